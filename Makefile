@@ -1,0 +1,32 @@
+# Everything a person or the gate runs: make run, make test, make lint, make bench.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+PIP_QUIET ?= -q
+
+.PHONY: run test lint bench clean
+
+$(STAMP): pyproject.toml constraints-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints-dev.txt -e '.[dev]'
+	@touch $(STAMP)
+
+run: $(STAMP)
+	$(BIN)/outlast run bytelm
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not alone" tests
+	$(BIN)/python -m pytest -q -m alone tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python bench/bench.py
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,1 @@
+"""The library a training script imports."""
