@@ -1,0 +1,53 @@
+"""The names of everything a journal can record, each with the data it carries."""
+
+from __future__ import annotations
+
+# A supervisor's life
+SUPERVISOR_STARTED = "supervisor_started"  # identity, version, job_digest, command_digest, code_digest
+SUPERVISOR_STOPPED = "supervisor_stopped"  # code, reason; absent where the supervisor was killed
+LEFTOVERS_ENDED = "leftovers_ended"  # pids: what was left of an earlier attempt
+JOB_CHANGED = "job_changed"  # job_digest, command_digest, changes: list of sentences
+
+# An attempt
+ATTEMPT_STARTED = "attempt_started"  # attempt, resume, cause, host
+ATTEMPT_ATTACHED = "attempt_attached"  # attempt, pid, rank, restored
+ATTEMPT_ENDED = "attempt_ended"  # attempt, outcome, code, signal, reason, step, counters, signature
+
+# Generations
+SEALED = "sealed"  # generation, step, bytes, seconds
+VERIFIED = "verified"  # generation, stats {file: [inode, ctime_ns, size]}, healthy
+QUARANTINED = "quarantined"  # generation, to, verdict, reason
+PASSED_OVER = "passed_over"  # generation, reason
+DROPPED = "dropped"  # generation, reason
+PINNED = "pinned"  # generation
+UNPINNED = "unpinned"  # generation
+
+# Ends, and what a person decides
+HELD = "held"  # by, reason, job_digest, code_digest
+RELEASED = "released"  # by, why
+DONE = "done"  # attempt, command_digest
+GAVE_UP = "gave_up"  # reason, signature, counters, tail
+
+# The restart policy's memory between two attempts
+STEPPED_BACK = "stepped_back"  # generation, to: the older one taken for one start, signature, reason
+STEP_BACK_SETTLED = "step_back_settled"  # generation, verdict, reason: acquitted or set aside
+SICK = "sick"  # step, generation
+
+# What happened to the machine and the run
+NOTICE = "notice"  # signal, from
+RELAYED = "relayed"  # signal
+DEADLINE = "deadline"  # at (unix seconds), from
+CLOCK_JUMPED = "clock_jumped"  # seconds
+PAUSED = "paused"  # seconds
+UNPROTECTED = "unprotected"  # reason
+PROTECTED = "protected"
+VIOLATION = "violation"  # reason: the cadence was not kept
+HUNG = "hung"  # phase, seconds, limit
+AUDIT = "audit"  # text, compared, total, equal
+DRIFT = "drift"  # differences: list of sentences
+UNJOURNALED = "unjournaled"  # reason, seconds: how long the journal could not be written
+
+# Requests and hooks
+REQUEST = "request"  # id, verb, by
+ANSWERED = "answered"  # id, ok, text
+HOOK = "hook"  # name, code

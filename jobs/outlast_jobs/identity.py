@@ -1,0 +1,76 @@
+"""Who a process is: its pid, when the kernel started it, and in which boot; a pid alone names nobody."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_DEAD_STATES = frozenset("ZXx")
+
+
+@cache
+def boot_id() -> str:
+    """The id of this boot, as a UUID; another one after every reboot of this host."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def hostname() -> str:
+    """The name of this host, as people and journals call it."""
+    return socket.gethostname() or "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, told apart from every later owner of its pid."""
+
+    pid: int
+    start: int
+    """Clock ticks after boot at which the kernel started it."""
+    boot: str
+
+    def __str__(self) -> str:
+        return f"{self.pid}:{self.start}:{self.boot}"
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessIdentity:
+        """The identity that `str` wrote; ValueError for anything else."""
+        parts = text.split(":")
+        numbers = [part for part in parts[:2] if part.isascii() and part.isdigit()]
+        if len(parts) != 3 or len(numbers) != 2 or not parts[2] or int(parts[0]) < 1:
+            raise ValueError(f'cannot read the process identity "{text[:200]}": expected "PID:START:BOOT"')
+        return cls(int(parts[0]), int(parts[1]), parts[2])
+
+    @classmethod
+    def current(cls) -> ProcessIdentity:
+        """The identity of the calling process."""
+        pid = os.getpid()
+        _, start = _state_and_start(pid)
+        return cls(pid, start, boot_id())
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """The identity of the process which has this pid now; None where none has, or only a zombie."""
+        try:
+            state, start = _state_and_start(pid)
+        except OSError:
+            return None
+        return None if state in _DEAD_STATES else cls(pid, start, boot_id())
+
+    def alive(self) -> bool:
+        """Whether this very process still runs on this host; a zombie does not.
+
+        Only an answer about this boot of this host: ask nothing about another host's process.
+        """
+        return ProcessIdentity.of(self.pid) == self
+
+
+def _state_and_start(pid: int) -> tuple[str, int]:
+    """State letter and start ticks (fields 3 and 22); OSError where the process is gone."""
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    # Field 2, the command's name, may hold blanks and parentheses: count from its last one.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return fields[0].decode("ascii"), int(fields[19])

@@ -1,0 +1,75 @@
+"""Properties of process identity: nothing but the very same live process is ever taken for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from outlast_jobs.identity import ProcessIdentity, boot_id, hostname
+
+
+def test_own_identity_is_alive_and_survives_text() -> None:
+    """The identity of the calling process is alive, and str and parse are inverse."""
+    own = ProcessIdentity.current()
+    assert own.alive()
+    assert own.pid == os.getpid()
+    assert own.boot == boot_id()
+    assert ProcessIdentity.parse(str(own)) == own
+    assert ProcessIdentity.of(os.getpid()) == own
+
+
+def test_a_reused_pid_is_another_process() -> None:
+    """A pid that now belongs to another process, or to one of another boot, does not count as alive."""
+    with subprocess.Popen(["sleep", "1000"]) as innocent:
+        recorded = ProcessIdentity.of(innocent.pid)
+        assert recorded is not None
+        assert recorded.alive()
+        assert not replace(recorded, start=recorded.start - 1).alive()
+        assert not replace(recorded, boot="00000000-0000-0000-0000-000000000000").alive()
+        assert innocent.poll() is None
+        innocent.kill()
+
+
+def test_a_zombie_is_dead() -> None:
+    """A process that has ended but was not reaped is not alive, though its pid is still taken."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    identity = ProcessIdentity.of(child.pid)
+    assert identity is not None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie from here on
+    assert os.access(f"/proc/{child.pid}/stat", os.F_OK)
+    assert not identity.alive()
+    assert ProcessIdentity.of(child.pid) is None
+    child.communicate()
+    assert not identity.alive()
+
+
+def test_a_name_with_blanks_and_parentheses_is_read_past() -> None:
+    """The start time is right whatever the command calls itself."""
+    code = "open('/proc/self/comm','w').write('a) Z 1 (b'); print(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    before = ProcessIdentity.of(child.pid)
+    if child.stdout is None:
+        raise RuntimeError("the child has no stdout")
+    child.stdout.readline()
+    assert before is not None
+    assert before.alive()
+    child.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1:2", "0:2:boot", "-1:2:boot", "1:x:boot", "1:2:", "1:2:3:4", "²:2:boot", " 1:2:b"]
+)
+def test_other_text_is_refused(text: str) -> None:
+    """Anything but PID:START:BOOT is a ValueError that quotes it."""
+    with pytest.raises(ValueError, match="expected"):
+        ProcessIdentity.parse(text)
+
+
+def test_this_host_has_a_name() -> None:
+    """The host name is never empty."""
+    assert hostname()
