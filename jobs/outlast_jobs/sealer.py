@@ -1,0 +1,145 @@
+"""Write one generation and seal it: files, index, digest, folder, rename, parent, each durable in turn."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from outlast_jobs import durable
+from outlast_jobs.errors import AlreadySealed, Fenced
+from outlast_jobs.generation import (
+    INDEX,
+    INDEX_DIGEST,
+    INDEX_LIMIT,
+    FileEntry,
+    GenerationName,
+    Index,
+    digest_line,
+    encode_index,
+    safe_member,
+    writing_folder,
+)
+
+
+class Sealer:
+    """One save of one attempt. ``begin``, ``add`` each file, ``seal``; ``abort`` instead after any error.
+
+    ``progress`` is told the bytes of this save written so far, after each piece.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Path,
+        attempt: int,
+        name: GenerationName,
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        if name.attempt != attempt:
+            raise ValueError(f"attempt {attempt} can't seal {str(name)!r}, which is another attempt's")
+        self.checkpoints = checkpoints
+        self.name = name
+        self.folder = writing_folder(checkpoints, attempt) / str(name)
+        self.target = checkpoints / str(name)
+        self.files: dict[str, FileEntry] = {}
+        self.bytes_written = 0
+        self._progress = progress
+
+    def begin(self) -> Path:
+        """Make the folder to write in. Fenced if a newer attempt took ours away, AlreadySealed if it is."""
+        if os.path.lexists(self.target):
+            raise self._already_sealed()
+        if self.folder.parent.is_symlink():
+            raise Fenced(
+                f"{str(self.folder.parent)!r} has become a symbolic link; nothing is written through it"
+            )
+        try:
+            try:
+                self.folder.mkdir()
+            except FileExistsError:  # an earlier save of this step that failed and could not be cleaned up
+                durable.delete_tree(self.folder)
+                self.folder.mkdir()
+        except OSError as error:
+            self._raise_as_what_it_means(error)
+        return self.folder
+
+    def path(self, member: str) -> Path:
+        """Where a file of the generation is written."""
+        return self.folder / safe_member(member)
+
+    def add(self, member: str, chunks: bytes | Iterable[bytes | bytearray | memoryview]) -> FileEntry:
+        """Write one file, hashed while it is written, checked for its length, and synced."""
+        path = self.path(member)
+        try:
+            written = durable.write_file(path, chunks, progress=self._count)
+        except OSError as error:
+            self._raise_as_what_it_means(error)
+        entry = FileEntry(bytes=written.bytes, sha256=written.sha256)
+        self.files[member] = entry
+        return entry
+
+    def seal(self, index: Index) -> Path:
+        """Write ``index`` with the files added, and publish. Returns the sealed generation's folder."""
+        if (index.step, index.attempt) != (self.name.step, self.name.attempt):
+            raise ValueError(
+                f"the index says step {index.step} of attempt {index.attempt}, the name is {str(self.name)!r}"
+            )
+        data = encode_index(msgspec.structs.replace(index, files=dict(self.files)))
+        try:
+            durable.write_file(self.folder / INDEX, data, progress=self._count)
+            durable.write_file(self.folder / INDEX_DIGEST, digest_line(data), progress=self._count)
+            durable.fsync_dir(self.folder)
+        except OSError as error:
+            self._raise_as_what_it_means(error)
+        self._publish(data)
+        return self.target
+
+    def _publish(self, data: bytes) -> None:
+        try:
+            durable.rename_to_free_name(self.folder, self.target)
+        except OSError as error:
+            # A rename that was done may be reported as failed: over NFS the request is sent again when its
+            # answer is lost, and then finds nothing to rename.
+            if not self._is_ours(data):
+                self._raise_as_what_it_means(error)
+        # Not within the try: a failed fsync must not be tried again, for the second one may lie.
+        durable.fsync_dir(self.checkpoints)
+
+    def abort(self) -> None:
+        """Remove what was written. Never raises: what can't be removed now is swept by the next claim."""
+        try:
+            durable.delete_tree(self.folder)
+        except OSError:
+            pass
+
+    def _count(self, written: int) -> None:
+        self.bytes_written += written
+        if self._progress is not None:
+            self._progress(self.bytes_written)
+
+    def _is_ours(self, data: bytes) -> bool:
+        try:
+            found = durable.read_file(self.target / INDEX, INDEX_LIMIT)
+        except (OSError, ValueError):
+            return False
+        return found == data
+
+    def _raise_as_what_it_means(self, error: OSError) -> NoReturn:
+        """Raise Fenced or AlreadySealed where that is behind ``error``, else ``error`` itself."""
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY) and os.path.lexists(self.target):
+            raise self._already_sealed() from error
+        # ESTALE: a network file system's way to say that the folder behind the handle is gone.
+        if error.errno in (errno.ENOENT, errno.ESTALE) and self.checkpoints.is_dir():
+            raise Fenced(
+                f"attempt {self.name.attempt} can't write {str(self.name)!r}: {str(self.folder.parent)!r} was "
+                "taken away by a newer attempt, which now owns the run; this one must stop"
+            ) from error
+        raise error
+
+    def _already_sealed(self) -> AlreadySealed:
+        return AlreadySealed(f"{str(self.target)!r} is sealed already, and is never overwritten")
