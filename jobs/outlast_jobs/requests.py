@@ -1,0 +1,98 @@
+"""What anybody, on any host, asks of a run's supervisor: one small file a request."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outlast_jobs import durable, safejson
+from outlast_jobs.contract import Schema
+from outlast_jobs.errors import IntegrityError, Malformed, UnknownSchema
+from outlast_jobs.rundir import RunDirectory
+
+_LIMIT = 64 * 1024
+_NAME = re.compile(r"(\d{16}-[0-9a-f]{12})\.json")
+_VERB = re.compile(r"[a-z][a-z-]{0,31}")
+
+
+class Request(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.REQUEST):
+    """One thing that was asked. ``id`` is the file's name, and orders requests by time."""
+
+    id: str
+    verb: str
+    by: str
+    at: float
+    args: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What lies in `requests/`: the requests, oldest first, and the files that are none, with the reason."""
+
+    asked: tuple[Request, ...]
+    unusable: tuple[tuple[Path, str], ...]
+
+
+def write_request(run: RunDirectory, verb: str, args: Mapping[str, Any], who: str) -> str:
+    """Ask the run's supervisor for something, durably; returns the id under which it will be answered."""
+    if not _VERB.fullmatch(verb):
+        raise ValueError(f'cannot ask for "{verb[:80]}": a verb is lower-case letters')
+    now = time.time()
+    request = Request(f"{int(now * 1_000_000):016d}-{uuid.uuid4().hex[:12]}", verb, who, now, dict(args))
+    data = msgspec.json.encode(request) + b"\n"
+    if len(data) > _LIMIT:
+        raise ValueError(f'cannot ask for "{verb}": its arguments take over {_LIMIT} bytes')
+    durable.replace_file(run.requests / f"{request.id}.json", data)
+    return request.id
+
+
+def read_requests(run: RunDirectory) -> Requests:
+    """Everything that waits for an answer. Files that are still being written have another name."""
+    asked: list[Request] = []
+    unusable: list[tuple[Path, str]] = []
+    try:
+        names = sorted(path.name for path in run.requests.iterdir())
+    except FileNotFoundError:
+        names = []
+    for name in names:
+        path = run.requests / name
+        if not (match := _NAME.fullmatch(name)):
+            if not name.startswith("."):
+                unusable.append((path, "not the name of a request"))
+            continue
+        try:
+            asked.append(_read(path, match[1]))
+        except FileNotFoundError:
+            continue  # answered in the meantime
+        except (IntegrityError, OSError) as error:
+            unusable.append((path, str(error)))
+    return Requests(tuple(asked), tuple(unusable))
+
+
+def remove_request(run: RunDirectory, request_id: str) -> None:
+    """Take away a request that was answered; no error where it is gone."""
+    if not _NAME.fullmatch(f"{request_id}.json"):
+        raise ValueError(f'cannot remove the request "{request_id[:80]}": not the id of a request')
+    (run.requests / f"{request_id}.json").unlink(missing_ok=True)
+
+
+def _read(path: Path, request_id: str) -> Request:
+    tree = safejson.parse_object(durable.read_file(path, _LIMIT), what=f'"{path}"', limit=_LIMIT)
+    if tree.get("schema") != Schema.REQUEST:
+        raise UnknownSchema(
+            f'"{path}" has schema {tree.get("schema")!r}; this version reads {Schema.REQUEST!r}'
+        )
+    try:
+        request = msgspec.convert(tree, Request)
+    except msgspec.ValidationError as error:
+        raise Malformed(f'"{path}" is no request: {error}') from None
+    if request.id != request_id or not _VERB.fullmatch(request.verb):
+        raise Malformed(f'"{path}" is no request: its id or verb is not one')
+    return request
