@@ -1,0 +1,188 @@
+"""How an attempt ended: the facts, the policy that bears on them, and the one kind that they make."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from outlast_jobs.contract import ExitCode, ExitWord, Phase
+from outlast_jobs.failure import Failure
+
+ALIVE_IS_PROGRESS = 60.0
+"""Seconds alive that count as progress for a worker that never attached: nothing else is known of it."""
+SIGNALLED = 128
+"""Shells add this to a signal's number to make an exit status."""
+
+
+class Kind(enum.StrEnum):
+    """How an attempt ended."""
+
+    DONE = "done"
+    SAVED = (
+        "saved"  # preempted, or stopped on request: starts again at once and is never held against the run
+    )
+    CRASHED_PROGRESS = "crashed_progress"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    BAD_GENERATION = "bad_generation"
+    REFUSED = "refused"
+    SICK = "sick"
+
+
+class RestartLike(Protocol):
+    """The `restart` section of a job file, as far as it matters here."""
+
+    @property
+    def without_progress(self) -> int: ...
+    @property
+    def waiting(self) -> float: ...
+    @property
+    def backoff(self) -> tuple[float, float]: ...
+    @property
+    def never_on(self) -> tuple[int, ...]: ...
+    @property
+    def free_on(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything in a job file that bears on starting again."""
+
+    without_progress: int = 5
+    waiting: float = 600.0
+    backoff: tuple[float, float] = (1.0, 60.0)
+    never_on: tuple[int, ...] = ()
+    free_on: tuple[int, ...] = ()
+    sick: str = "stop"
+
+    @classmethod
+    def of(cls, restart: RestartLike, sick: str) -> Policy:
+        return cls(
+            restart.without_progress,
+            restart.waiting,
+            restart.backoff,
+            restart.never_on,
+            restart.free_on,
+            sick,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The facts of one attempt's end, with no judgement in them."""
+
+    code: int | None = None
+    signal: int | None = None
+    attached: bool = False
+    words: frozenset[str] = frozenset()
+    failure: Failure | None = None
+    phase: str | None = None
+    notice: bool = False  # a notice was given, or seen to go to the worker
+    sealed: bool = False  # a generation past the restored step
+    trained: int = 0  # whole steps since the restore
+    alive_seconds: float = 0.0
+    hung: str | None = None  # why we ended it as hung
+    bad: str | None = None  # what was wrong with the generation it was given
+    refused: str | None = None
+    final_sealed: bool = False
+    sick_step: int | None = None
+    stopped_by: Literal["person", "restart", "notice"] | None = None
+
+    @property
+    def status(self) -> int | None:
+        """As a shell would show it: the exit code, or 128 and the signal's number."""
+        return self.code if self.signal is None else SIGNALLED + self.signal
+
+    @property
+    def progress(self) -> bool:
+        return self.sealed if self.attached else self.alive_seconds >= ALIVE_IS_PROGRESS
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt's end is classed, why, and the facts it was classed by."""
+
+    kind: Kind
+    reason: str
+    ending: Ending = field(default_factory=Ending)
+
+
+def classify(ending: Ending, policy: Policy) -> Outcome:
+    """Every ending has exactly one kind; the first rule that fits says which."""
+    for rule in (_said, _stopped, _saved, _exited_zero):
+        if found := rule(ending, policy):
+            return Outcome(*found, ending)
+    kind = Kind.CRASHED_PROGRESS if ending.progress else Kind.CRASHED
+    return Outcome(kind, _crash_reason(ending), ending)
+
+
+def _said(e: Ending, policy: Policy) -> tuple[Kind, str] | None:
+    """What the worker said, or what lies on disk, outranks any exit code."""
+    if e.bad is not None:
+        return Kind.BAD_GENERATION, e.bad
+    if e.refused is not None:
+        return Kind.REFUSED, e.refused
+    if e.sick_step is not None and policy.sick == "stop":
+        return Kind.SICK, f"loss or state not finite from step {e.sick_step} on"
+    if e.attached and ExitWord.DONE in e.words:
+        return Kind.DONE, "the trainer said that it is done"
+    if e.final_sealed:
+        return Kind.DONE, "the final generation is sealed"
+    if e.hung is not None:
+        return Kind.HUNG, e.hung
+    if e.code == ExitCode.UNUSABLE and (e.attached or e.phase == Phase.RESTORE):
+        return Kind.REFUSED, f"the trainer exited {e.code}: an integrity failure"
+    return None
+
+
+def _stopped(e: Ending, _policy: Policy) -> tuple[Kind, str] | None:
+    if e.stopped_by is None:
+        return None
+    by = {"person": "by a person", "restart": "for a restart", "notice": "after a notice"}[e.stopped_by]
+    saved = ExitWord.SAVED in e.words or e.code == ExitCode.SAVED
+    return Kind.SAVED, f"stopped {by}, " + (
+        "saved" if saved else f"ended by {_status(e)} without a save of its own"
+    )
+
+
+def _saved(e: Ending, _policy: Policy) -> tuple[Kind, str] | None:
+    if ExitWord.SAVED in e.words or (e.code == ExitCode.SAVED and e.failure is None):
+        if e.notice or e.progress:
+            return Kind.SAVED, "saved after a notice" if e.notice else "saved, with progress"
+        return Kind.CRASHED, f"said saved ({_status(e)}) without a notice and without progress"
+    if e.status == SIGNALLED + signal.SIGTERM and (e.notice or not e.attached) and e.failure is None:
+        when = "after a notice" if e.notice else "before a trainer attached"
+        return Kind.SAVED, f"ended by SIGTERM {when}, nothing to save"
+    return None
+
+
+def _exited_zero(e: Ending, _policy: Policy) -> tuple[Kind, str] | None:
+    if e.code != 0 or e.signal is not None:
+        return None
+    if not e.attached and e.failure is None and e.phase != Phase.RESTORE:
+        return Kind.DONE, "exited 0"
+    kind = Kind.CRASHED_PROGRESS if e.progress else Kind.CRASHED
+    why = f": {e.failure.signature}" if e.failure else ", perhaps a wrapper swallowed its exit code"
+    return kind, f"exited 0 without the trainer's word that it is done{why}"
+
+
+def _status(e: Ending) -> str:
+    if e.signal is not None:
+        try:
+            return signal.Signals(e.signal).name
+        except ValueError:
+            return f"signal {e.signal}"
+    return f"exit {e.code}" if e.code is not None else "an unknown exit"
+
+
+def _crash_reason(e: Ending) -> str:
+    if e.failure is not None:
+        message = f": {e.failure.message}" if e.failure.message else ""
+        return f"{e.failure.signature}{message} [{_status(e)}]"
+    if e.signal is not None:
+        return f"killed by {_status(e)}, which was not ours"
+    if e.code is not None and e.code > SIGNALLED and e.code - SIGNALLED in set(signal.Signals):
+        return f"exit {e.code}, as a shell shows {signal.Signals(e.code - SIGNALLED).name}"
+    return _status(e)

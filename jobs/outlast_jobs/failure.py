@@ -1,0 +1,88 @@
+"""What a worker died of: the failure, its signature, and how to find one in the tail of a log."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from dataclasses import dataclass
+from typing import Any
+
+MESSAGE_LIMIT = 500
+"""Characters of an exception's message that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What makes two failures the same: exception, last line of the traceback, step."""
+
+    exception: str
+    where: str
+    step: int | None = None
+
+    def __str__(self) -> str:
+        at = f" at step {self.step}" if self.step is not None else ""
+        return f"{self.exception}{at} ({self.where})" if self.where else f"{self.exception}{at}"
+
+    def same_place(self, other: Signature) -> bool:
+        """Same exception at the same line, whatever the step."""
+        return (self.exception, self.where) == (other.exception, other.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One exception that ended a worker; `passing` kinds (storage, network, memory) may not recur."""
+
+    exception: str
+    message: str = ""
+    where: str = ""
+    step: int | None = None
+    phase: str | None = None
+    passing: bool = False
+
+    @property
+    def signature(self) -> Signature:
+        return Signature(self.exception, self.where, self.step)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Failure:
+        """From the worker's own report; whatever is missing or of a wrong type is left out."""
+        step, phase = data.get("step"), data.get("phase")
+        return cls(
+            exception=str(data.get("exception") or "Exception"),
+            message=str(data.get("message") or "")[:MESSAGE_LIMIT],
+            where=str(data.get("where") or ""),
+            step=step if isinstance(step, int) and not isinstance(step, bool) else None,
+            phase=phase if isinstance(phase, str) else None,
+            passing=data.get("passing") is True,
+        )
+
+
+_FRAME = re.compile(r'\s+File "([^"]*)", line (\d+)(?:, in (.*))?$')
+_RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?$")
+_PREFIX = re.compile(r"\[(?:default|rank)\d+\]:\s?")  # torchrun and torch put the rank before every line
+
+
+def _is_passing(exception: str) -> bool:
+    """By name only, since a log has no class: the builtin families, and torch's own out-of-memory error."""
+    name = exception.rsplit(".", 1)[-1]
+    found = getattr(builtins, name, None)
+    if isinstance(found, type):
+        return issubclass(found, (OSError, MemoryError))
+    return name == "OutOfMemoryError"
+
+
+def signature_from_log(tail: str) -> Failure | None:
+    """The last Python exception in the tail of a log, for workers that could not report one themselves."""
+    found: Failure | None = None
+    where: str | None = None
+    for raw in tail.splitlines():
+        line = _PREFIX.sub("", raw, count=1)
+        if frame := _FRAME.match(line):
+            path, number, function = frame.groups()
+            where = f"{path.rsplit('/', 1)[-1]}:{number}" + (f" in {function}" if function else "")
+        elif where is not None and not line.startswith((" ", "\t")):
+            if raised := _RAISED.match(line):
+                name, message = raised.group(1), raised.group(2) or ""
+                found = Failure(name, message[:MESSAGE_LIMIT], where, passing=_is_passing(name))
+            where = None
+    return found

@@ -1,0 +1,415 @@
+"""Restart rules: every ending is classed with its reason; what follows is bounded, counted, explained."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast_jobs.restart import (
+    Action,
+    Again,
+    Counters,
+    Done,
+    Ending,
+    Failure,
+    GiveUp,
+    HoldSick,
+    Kind,
+    Outcome,
+    Policy,
+    Signature,
+    Unusable,
+    classify,
+    decide,
+)
+
+POLICY = Policy()
+AT_137 = Failure("ValueError", "no", "train.py:12 in step", 137, "train")
+TRAINER = Ending(attached=True, trained=10)
+
+
+def after(
+    *endings: Ending, policy: Policy = POLICY, counters: Counters | None = None
+) -> tuple[Counters, Action]:
+    """The counters and the action after these endings, one after the other."""
+    counters, action = counters or Counters(), None
+    for ending in endings:
+        counters, action = decide(counters, classify(ending, policy), policy, 0.5)
+    if action is None:
+        raise ValueError("no ending")
+    return counters, action
+
+
+def kind(**facts: Any) -> Kind:
+    return classify(Ending(**facts), POLICY).kind
+
+
+def test_every_exit_code_and_signal_is_classed_with_a_reason() -> None:
+    """All 256 codes and all signals, attached or not, give one kind, a reason and an action with a reason."""
+    ends = [{"code": code} for code in range(256)] + [{"signal": int(s)} for s in signal.Signals]
+    for end, attached, noticed in itertools.product(ends, (False, True), (False, True)):
+        outcome = classify(Ending(**end, attached=attached, notice=noticed), POLICY)
+        assert outcome.reason
+        _, action = decide(Counters(), outcome, POLICY, 0.5)
+        assert action.reason
+
+
+@pytest.mark.parametrize("code", range(1, 256))
+def test_a_code_alone_never_makes_a_run_done(code: int) -> None:
+    """Only 0 is done for a worker that never attached; other codes are crashes, but for TERM's."""
+    expected = Kind.SAVED if code == 128 + signal.SIGTERM else Kind.CRASHED
+    assert kind(code=code) is expected
+
+
+def test_an_attached_trainer_is_done_only_on_its_word() -> None:
+    """Exit 0 behind a wrapper is a crash; the word or a sealed final generation is done with any code."""
+    assert kind(code=0, attached=True) is Kind.CRASHED
+    assert kind(code=0, attached=True, sealed=True) is Kind.CRASHED_PROGRESS
+    assert kind(code=0, attached=True, words=frozenset({"saved"}), notice=True) is Kind.SAVED
+    for code in range(256):
+        assert kind(code=code, attached=True, words=frozenset({"done"})) is Kind.DONE
+        assert kind(code=code, attached=True, final_sealed=True) is Kind.DONE
+    assert kind(signal=9, final_sealed=True) is Kind.DONE
+
+
+def test_exit_0_of_a_worker_that_failed_before_it_attached_is_not_done() -> None:
+    """A pipe's 0 after a failure in restore, or in restore without a word, is a crash."""
+    assert kind(code=0) is Kind.DONE
+    assert kind(code=0, phase="import") is Kind.DONE
+    assert kind(code=0, phase="restore") is Kind.CRASHED
+    assert kind(code=0, failure=replace(AT_137, phase="import", step=None)) is Kind.CRASHED
+
+
+def test_75_without_notice_and_without_progress_is_a_crash() -> None:
+    """Saved needs a notice or progress; by code or by word."""
+    assert kind(code=75, attached=True) is Kind.CRASHED
+    assert kind(code=75, attached=True, notice=True) is Kind.SAVED
+    assert kind(code=75, attached=True, sealed=True) is Kind.SAVED
+    assert kind(code=1, attached=True, words=frozenset({"saved"})) is Kind.CRASHED
+    assert kind(code=1, attached=True, words=frozenset({"saved"}), sealed=True) is Kind.SAVED
+    assert kind(code=75) is Kind.CRASHED
+    assert kind(code=75, alive_seconds=60.0) is Kind.SAVED
+
+
+def test_term_before_attach_is_a_preemption_and_kill_is_a_crash() -> None:
+    """TERM with nothing to save is preempted; a signal not of our doing to a trainer is a crash."""
+    assert kind(signal=signal.SIGTERM) is Kind.SAVED
+    assert kind(signal=signal.SIGTERM, attached=True, notice=True) is Kind.SAVED
+    assert kind(signal=signal.SIGTERM, attached=True) is Kind.CRASHED
+    for number in set(signal.Signals) - {signal.SIGTERM}:
+        assert kind(signal=int(number), notice=True) is Kind.CRASHED
+
+
+@pytest.mark.parametrize("by", ["person", "restart", "notice"])
+def test_a_stop_that_we_asked_for_never_counts_however_it_ended(by: str) -> None:
+    """Any signal and any code but 65 (integrity) after our own stop is saved, and starts again at once."""
+    for end in [{"code": code} for code in range(256) if code != 65] + [
+        {"signal": int(s)} for s in signal.Signals
+    ]:
+        counters, action = after(Ending(**end, attached=True, stopped_by=by))  # type: ignore[arg-type]
+        assert isinstance(action, Again)
+        assert action.delay == 0
+        assert counters == Counters(preempted=1)
+
+
+def test_preemptions_never_end_a_run() -> None:
+    """A thousand of them: no delay, nothing held against the run."""
+    counters, action = after(*[replace(TRAINER, code=75, notice=True)] * 1000)
+    assert action == Again(0.0, "newest", "saved after a notice")
+    assert counters == Counters(preempted=1000)
+
+
+def test_an_unexplained_term_at_start_does_not_spin() -> None:
+    """TERM before attach that nobody announced waits for the least backoff, and is not counted."""
+    counters, action = after(*[Ending(signal=15)] * 50)
+    assert isinstance(action, Again)
+    assert action.delay == POLICY.backoff[0]
+    assert counters.without_progress == 0
+
+
+def test_the_same_failure_at_the_same_step_twice_is_given_up_at_once() -> None:
+    """F2: 100 to 137 twice with the same signature; the reason names it."""
+    crash = replace(TRAINER, code=1, failure=AT_137, trained=37)
+    _, first = after(replace(crash, sealed=True))
+    assert isinstance(first, Again)
+    _, second = after(replace(crash, sealed=True), crash)
+    assert isinstance(second, GiveUp)
+    assert "deterministic" in second.reason
+    assert "137" in second.reason
+    assert "train.py:12" in second.reason
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TRAINER, code=1, failure=replace(AT_137, step=138)),
+        replace(TRAINER, code=1, failure=replace(AT_137, where="train.py:13 in step")),
+        replace(TRAINER, code=1, failure=replace(AT_137, exception="KeyError")),
+        replace(TRAINER, code=1, failure=replace(AT_137, passing=True)),
+        replace(TRAINER, code=1, failure=AT_137, trained=0),
+        replace(TRAINER, signal=9, failure=AT_137),
+        replace(TRAINER, signal=9),
+        replace(TRAINER, code=1, failure=replace(AT_137, step=None)),
+    ],
+)
+def test_anything_else_is_not_deterministic(other: Ending) -> None:
+    """Another step, place or class, a passing kind, no step trained, a signal: tried again."""
+    crash = replace(TRAINER, code=1, failure=AT_137)
+    assert isinstance(after(crash, other)[1], Again)
+    assert isinstance(after(other, crash)[1], Again)
+
+
+def test_a_preemption_in_between_does_not_hide_a_deterministic_failure() -> None:
+    """Twice in a row is counted over failures, not over attempts."""
+    crash = replace(TRAINER, code=1, failure=AT_137)
+    assert isinstance(after(crash, replace(TRAINER, code=75, notice=True), crash)[1], GiveUp)
+
+
+def test_random_crashes_with_progress_go_on_for_ever_at_the_least_delay() -> None:
+    """Progress resets tries, waiting and backoff."""
+    endings = [
+        replace(TRAINER, code=1, sealed=True, failure=replace(AT_137, step=step)) for step in range(500)
+    ]
+    counters, action = after(*endings)
+    assert isinstance(action, Again)
+    assert action.delay <= POLICY.backoff[0]
+    assert (counters.crashed_progress, counters.without_progress) == (500, 0)
+
+
+@given(
+    st.integers(1, 10),
+    st.floats(0, 2000),
+    st.tuples(st.floats(0, 10), st.floats(0, 100)).map(lambda pair: (pair[0], pair[0] + pair[1])),
+    st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5),
+    st.sampled_from(
+        [Ending(code=1), replace(TRAINER, signal=9), replace(TRAINER, code=75), Ending(hung="x")]
+    ),
+)
+def test_a_loop_without_progress_ends_after_both_limits_and_never_before(
+    tries: int, waiting: float, backoff: tuple[float, float], draws: list[float], ending: Ending
+) -> None:
+    """Given up at the first failure with N tries and the waiting spent; delays stay within the bounds."""
+    policy = Policy(tries, waiting, (max(backoff[0], 0.5), max(backoff[1], 0.5)))
+    counters, waited = Counters(), 0.0
+    for count in itertools.count(1):
+        counters, action = decide(counters, classify(ending, policy), policy, draws[count % len(draws)])
+        if isinstance(action, GiveUp):
+            break
+        if not isinstance(action, Again):
+            raise TypeError(action)
+        assert policy.backoff[0] <= action.delay <= policy.backoff[1]
+        assert count < tries or waited < waiting
+        waited += action.delay
+    assert count >= tries
+    assert waited >= waiting
+    assert str(count) in action.reason
+
+
+def test_the_default_loop_has_growing_delays_and_ends_within_a_quarter_of_an_hour() -> None:
+    """F1: a worker that exits 1 at import: 1, 2, 4 ... 60 s, at least 5 starts and 10 minutes."""
+    counters, delays = Counters(), []
+    while True:
+        counters, action = decide(counters, classify(Ending(code=1), POLICY), POLICY, 0.5)
+        if not isinstance(action, Again):
+            break
+        delays.append(action.delay)
+    assert isinstance(action, GiveUp)
+    assert delays[:7] == [1, 2, 4, 8, 16, 32, 60]
+    assert 600 <= sum(delays) < 700
+
+
+def test_no_backoff_at_all_still_ends() -> None:
+    """Where nothing is ever waited for, the number of tries alone ends the loop."""
+    policy = Policy(3, 600, (0.0, 0.0))
+    assert isinstance(after(*[Ending(code=1)] * 2, policy=policy)[1], Again)
+    assert isinstance(after(*[Ending(code=1)] * 3, policy=policy)[1], GiveUp)
+
+
+def test_never_on_gives_up_at_once_and_free_on_does_not_count() -> None:
+    """Both match the exit status as a shell shows it, so 137 is SIGKILL too."""
+    policy = Policy(never_on=(2,), free_on=(137,))
+    assert isinstance(after(Ending(code=2), policy=policy)[1], GiveUp)
+    assert isinstance(after(replace(TRAINER, code=2, sealed=True), policy=policy)[1], GiveUp)
+    for free in (Ending(code=137), Ending(signal=9)):
+        counters, action = after(*[free] * 100, policy=policy)
+        assert isinstance(action, Again)
+        assert counters == Counters()
+
+
+def test_never_on_and_free_on_do_not_touch_what_was_said() -> None:
+    """A code in either list changes nothing for done, saved or an ending of ours."""
+    policy = Policy(never_on=tuple(range(256)))
+    assert isinstance(after(Ending(code=0), policy=policy)[1], Done)
+    assert isinstance(after(replace(TRAINER, code=75, notice=True), policy=policy)[1], Again)
+    assert isinstance(after(replace(TRAINER, code=75, hung="silent"), policy=policy)[1], Again)
+
+
+def test_a_bad_generation_is_no_fault_of_the_worker() -> None:
+    """It is set aside and the next start comes at once, uncounted, whatever code the worker had."""
+    for code in (1, 65, 0):
+        counters, action = after(Ending(code=code, bad="model.shard-000.pt: digest differs"))
+        assert isinstance(action, Again)
+        assert (action.delay, action.resume) == (0.0, "newest")
+        assert "digest differs" in action.reason
+        assert counters == Counters()
+
+
+def test_a_refusal_stops_for_a_person() -> None:
+    """Identity or restore not honoured, or 65 of a trainer, is never tried again."""
+    assert isinstance(after(Ending(code=65, refused="restore not honoured"))[1], Unusable)
+    assert isinstance(after(replace(TRAINER, code=65))[1], Unusable)
+    assert isinstance(after(Ending(code=65, phase="restore"))[1], Unusable)
+    assert isinstance(after(Ending(code=65))[1], Again)
+
+
+RESTORE = Ending(
+    code=1, phase="restore", failure=Failure("RuntimeError", "size mismatch", "train.py:5", None, "restore")
+)
+
+
+def test_a_failure_in_restore_tries_an_older_generation_once() -> None:
+    """The older one dying the same way acquits the newest and ends the run."""
+    _, first = after(RESTORE)
+    assert isinstance(first, Again)
+    assert first.resume == "older"
+    _, second = after(RESTORE, RESTORE)
+    assert isinstance(second, GiveUp)
+    assert "not to blame" in second.reason
+
+
+def test_stepping_back_is_for_one_start() -> None:
+    """After the older generation's attempt the newest is used again, unless it fails in restore again."""
+    crash = replace(TRAINER, code=1, failure=AT_137, sealed=True)
+    counters, action = after(RESTORE, crash)
+    assert isinstance(action, Again)
+    assert action.resume == "newest"
+    assert counters.stepped_back is None
+    assert isinstance(after(RESTORE, crash, RESTORE)[1], Again)
+
+
+def test_a_failure_at_import_never_takes_an_older_generation() -> None:
+    """Only phase restore steps back; a typo at import is the script's fault."""
+    typo = Ending(code=1, phase="import", failure=Failure("NameError", "x", "train.py:1", None, "import"))
+    counters = Counters()
+    for _ in range(100):
+        counters, action = decide(counters, classify(typo, POLICY), POLICY, 0.5)
+        if isinstance(action, GiveUp):
+            break
+        assert isinstance(action, Again)
+        assert action.resume == "newest"
+    assert isinstance(action, GiveUp)
+    assert "NameError" in action.reason
+
+
+def test_a_passing_failure_in_restore_is_not_taken_for_an_acquittal() -> None:
+    """Storage that is down fails both generations; that is tried on."""
+    down = replace(RESTORE, failure=Failure("OSError", "stale handle", "x.py:1", None, "restore", True))
+    assert isinstance(after(down, down)[1], Again)
+
+
+def test_a_run_that_diverges_goes_back_once_per_step_and_is_then_held() -> None:
+    """First at step 450: the newest healthy one; at 450 again: held; at another step: once more."""
+    sick = replace(TRAINER, code=75, sick_step=450, sealed=True)
+    _, first = after(sick)
+    assert isinstance(first, Again)
+    assert first.resume == "healthy"
+    assert isinstance(after(sick, sick)[1], HoldSick)
+    assert isinstance(after(sick, replace(sick, sick_step=460))[1], Again)
+    assert isinstance(after(sick, replace(sick, sick_step=460), sick)[1], HoldSick)
+
+
+def test_sick_continue_takes_no_notice_of_it() -> None:
+    """Under that policy a diverging run ends as any other does."""
+    policy = Policy(sick="continue")
+    sick = replace(TRAINER, code=75, sick_step=450, sealed=True)
+    assert classify(sick, policy).kind is Kind.SAVED
+    assert isinstance(after(sick, sick, policy=policy)[1], Again)
+
+
+def test_a_sick_run_is_not_done() -> None:
+    """Training to the end on NaN is not done, unless the policy says to go on."""
+    sick = replace(TRAINER, code=0, words=frozenset({"done"}), sick_step=450)
+    assert classify(sick, POLICY).kind is Kind.SICK
+    assert classify(sick, Policy(sick="continue")).kind is Kind.DONE
+
+
+def test_a_hang_counts_as_hung_and_as_a_try() -> None:
+    """Its code after our TERM and KILL says nothing; with progress it resets like any other failure."""
+    hang = replace(TRAINER, signal=9, hung="no step for 600 s")
+    counters, action = after(hang)
+    assert isinstance(action, Again)
+    assert (counters.hung, counters.crashed, counters.without_progress) == (1, 0, 1)
+    counters, _ = after(hang, replace(hang, sealed=True))
+    assert (counters.hung, counters.without_progress) == (2, 0)
+
+
+signatures = st.none() | st.builds(
+    Signature, st.text(max_size=9), st.text(max_size=9), st.none() | st.integers()
+)
+
+
+@given(
+    st.builds(
+        Counters,
+        preempted=st.integers(0, 99),
+        waited=st.floats(0, 1e4),
+        last=signatures,
+        stepped_back=signatures,
+        sick_steps=st.lists(st.integers(0, 99), max_size=4).map(tuple),
+    )
+)
+def test_counters_survive_the_journal(counters: Counters) -> None:
+    """To plain values and back is the same; unknown and missing names do no harm."""
+    plain = counters.to_dict()
+    assert Counters.from_dict(plain) == counters
+    assert Counters.from_dict({**plain, "later": 1}) == counters
+    assert Counters.from_dict({}) == Counters()
+
+
+facts = st.builds(
+    Ending,
+    code=st.none() | st.integers(0, 255),
+    signal=st.none() | st.integers(1, 64),
+    attached=st.booleans(),
+    words=st.frozensets(st.sampled_from(["done", "saved"])),
+    failure=st.none() | st.just(AT_137) | st.just(RESTORE.failure),
+    phase=st.none() | st.sampled_from(["import", "restore", "train"]),
+    notice=st.booleans(),
+    sealed=st.booleans(),
+    trained=st.integers(0, 3),
+    alive_seconds=st.floats(0, 100),
+    hung=st.none() | st.just("silent"),
+    bad=st.none() | st.just("digest"),
+    refused=st.none() | st.just("strict"),
+    final_sealed=st.booleans(),
+    sick_step=st.none() | st.integers(0, 3),
+    stopped_by=st.none() | st.sampled_from(["person", "restart", "notice"]),
+)
+
+
+@given(st.lists(facts, min_size=1, max_size=30))
+def test_any_history_is_decided_with_a_reason_and_without_spinning(endings: list[Ending]) -> None:
+    """Rules are total; only what is announced, or sets a generation aside, starts again without a delay."""
+    counters = Counters()
+    for ending in endings:
+        outcome = classify(ending, POLICY)
+        counters, action = decide(counters, outcome, POLICY, 0.5)
+        assert outcome.reason
+        assert action.reason
+        if isinstance(action, Again) and action.delay == 0:
+            explained = ending.notice or ending.stopped_by or ending.progress or ending.bad
+            assert explained
+        assert Counters.from_dict(counters.to_dict()) == counters
+
+
+def test_an_outcome_keeps_the_facts_it_was_classed_by() -> None:
+    """So that the journal and the next decision need nothing else."""
+    outcome = classify(TRAINER, POLICY)
+    assert isinstance(outcome, Outcome)
+    assert outcome.ending == TRAINER
