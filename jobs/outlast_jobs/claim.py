@@ -29,7 +29,10 @@ def claim(checkpoints: Path, attempt: int) -> list[str]:
     others = [name for name in _claims(checkpoints) if name != mine.name]
     newest = max(others, key=_number, default="")
     if _number(newest) > attempt:
-        mine.rmdir()
+        try:
+            mine.rmdir()
+        except FileNotFoundError:
+            pass  # the newer claim took it away already
         raise Fenced(f"attempt {attempt} comes too late: {newest!r} shows that a newer one owns the run")
     trash = [away for name in others if (away := _take_away(checkpoints, name)) is not None]
     durable.fsync_dir(checkpoints)

@@ -136,8 +136,8 @@ class Sealer:
         # ESTALE: a network file system's way to say that the folder behind the handle is gone.
         if error.errno in (errno.ENOENT, errno.ESTALE) and self.checkpoints.is_dir():
             raise Fenced(
-                f"attempt {self.name.attempt} can't write {str(self.name)!r}: {str(self.folder.parent)!r} was "
-                "taken away by a newer attempt, which now owns the run; this one must stop"
+                f"can't write {str(self.name)!r}: {str(self.folder.parent)!r} is gone, taken away by a newer "
+                "attempt, which now owns the run; this one must stop"
             ) from error
         raise error
 
