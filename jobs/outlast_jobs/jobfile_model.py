@@ -1,0 +1,210 @@
+"""The job as frozen data: each key of the job file with type, default, meaning and what was expected.
+
+``Meta.description`` goes into the JSON Schema; ``Meta.extra["expected"]`` into error messages, and
+``Meta.extra["read"]`` names the reader in ``jobfile_values`` for values that people write with units.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+
+def _told(expected: str, *, read: str | None = None, **limits: Any) -> Meta:
+    return Meta(extra={"expected": expected, "read": read}, **limits)
+
+
+def _doc(description: str, expected: str | None = None) -> Meta:
+    return Meta(description=description, extra={"expected": expected} if expected else None)
+
+
+_Steps = Annotated[int, _told("a whole number of steps, 1 or more", ge=1, le=2**53)]
+_Count = Annotated[int, _told("a whole number, 1 or more", ge=1, le=10**6)]
+_Code = Annotated[int, _told("an exit code from 1 to 255", ge=1, le=255)]
+_Span = Annotated[float, _told('a duration above 0 such as "30s", "10m" or "1h30m"', read="duration", gt=0)]
+_Delay = Annotated[float, _told('a duration such as "30s", "10m" or "1h30m"', read="duration", ge=0)]
+_Size = Annotated[int, _told('a size above 0 such as "500MB" or "20GiB"', read="size", ge=1)]
+_Range = Annotated[tuple[float, float], _told('a range of durations above 0 such as "1s..60s"', read="range")]
+_Signal = Annotated[
+    str, _told("the name of a signal that a program may handle, such as USR1 or TERM", read="signal")
+]
+_Path = Annotated[str, _told("a path, without variables", read="path")]
+_Word = Annotated[str, _told("text", read="word")]
+_Shell = Annotated[str, _told("a shell command", read="shell")]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping in the job file."""
+
+
+class Signals(Section):
+    """Which signals the worker is sent, and whether it takes part in saving."""
+
+    mode: Annotated[
+        Literal["outlast", "native"],
+        _doc(
+            "outlast: the worker uses outlast_worker, so notices are held until it can save; "
+            "native: signals are passed on at once"
+        ),
+    ] = "native"
+    save: Annotated[_Signal, _doc("save at the next boundary and go on")] = "SIGUSR1"
+    stop: Annotated[_Signal, _doc("save at the next boundary and exit 75")] = "SIGTERM"
+    stacks: Annotated[_Signal, _doc("write all stacks into the log")] = "SIGUSR2"
+
+
+class Save(Section):
+    """When to save: after so many steps or so much time, whichever comes first."""
+
+    every_steps: Annotated[_Steps | None, _doc("save when so many steps passed since the last save")] = None
+    every_seconds: Annotated[_Span | None, _doc("save when so much time passed since the last save")] = None
+    every: Annotated[
+        Literal["auto"] | None,
+        _doc("auto: from the measured cost of a save and the run's own failures; excludes the other two"),
+    ] = None
+    between: Annotated[_Range, _doc("bounds for every: auto")] = (30.0, 1800.0)
+
+    @property
+    def auto(self) -> bool:
+        """Whether the interval is worked out from the run itself."""
+        return self.every == "auto"
+
+
+class Keep(Section):
+    """Which generations stay on disk."""
+
+    last: Annotated[_Count, _doc("so many of the newest verified generations")] = 3
+    every_steps: Annotated[_Steps | None, _doc("one generation for every so many steps, for ever")] = None
+    max_bytes: Annotated[_Size | None, _doc("drop older ones when all together are larger")] = None
+
+
+class Restart(Section):
+    """When a worker that ended is started again."""
+
+    without_progress: Annotated[
+        _Count, _doc("give up after so many starts in a row that brought nothing new")
+    ] = 5
+    waiting: Annotated[_Delay, _doc("and not before so much time was spent waiting between those starts")] = (
+        600.0
+    )
+    backoff: Annotated[_Range, _doc("the wait before a start, from the first to the second")] = (1.0, 60.0)
+    never_on: Annotated[
+        tuple[_Code, ...], _doc("exit codes after which to give up at once", "a list of exit codes")
+    ] = ()
+    free_on: Annotated[
+        tuple[_Code, ...], _doc("exit codes that count as preempted, not as crashed", "a list of exit codes")
+    ] = ()
+
+
+class Stop(Section):
+    """How the worker is stopped."""
+
+    grace: Annotated[_Span, _doc("time to SIGKILL, longer while a save gains bytes")] = 30.0
+    on_usr1: Annotated[
+        Literal["auto", "save", "stop"], _doc("what SIGUSR1 to outlast means; auto asks for the end time")
+    ] = "auto"
+    time_limit: Annotated[_Span | None, _doc("save and stop after so much time in one start")] = None
+    warn: Annotated[_Delay, _doc("how long before its end the machine's warning comes")] = 120.0
+
+
+class Hang(Section):
+    """When silence means that the worker hangs."""
+
+    min: Annotated[_Span, _doc("a phase is never called hung before this")] = 600.0
+
+
+class Logs(Section):
+    """The logs of the attempts."""
+
+    max_bytes: Annotated[_Size | None, _doc("cap of each attempt's log")] = None
+
+
+class Hooks(Section):
+    """Shell commands run when something happened that a person should hear of."""
+
+    given_up: Annotated[_Shell | None, _doc("the run was given up")] = None
+    unprotected: Annotated[_Shell | None, _doc("no save succeeds, training goes on unprotected")] = None
+    hung: Annotated[_Shell | None, _doc("the worker hung and was ended")] = None
+    done: Annotated[_Shell | None, _doc("the run is done")] = None
+
+
+class Slurm(Section):
+    """What a Slurm batch script needs; read by the commands that write one."""
+
+    time: Annotated[
+        Annotated[str, _told('a time such as "04:00:00" or "2-00:00:00"', read="slurm_time")] | None,
+        _doc("the time limit to ask for"),
+    ] = None
+    warn: Annotated[_Delay, _doc("how long before the end to be warned")] = 120.0
+    requeue: Annotated[Literal["auto", "always", "never"], _doc("whether the job is queued again")] = "auto"
+    options: Annotated[
+        dict[str, str | int | bool], _doc("further sbatch options", "names with a value each")
+    ] = {}
+
+
+class Job(Section):
+    """One job: a command and the policies by which it is carried to its end."""
+
+    name: Annotated[
+        Annotated[
+            str,
+            _told('a folder name of 1 to 100 characters without "/" or a "." or "-" in front', read="name"),
+        ],
+        _doc("the job's name, and the run's"),
+    ]
+    command: Annotated[
+        tuple[_Word, ...],
+        _doc("the program and its arguments; {python} is the Python that runs outlast", "a list of words"),
+        Meta(extra={"some": True}),
+    ]
+    workdir: Annotated[_Path, _doc("where the command runs, relative to the job file")] = "."
+    env: Annotated[
+        dict[str, _Word],
+        _doc("environment variables added to those of outlast itself", "names with a text each"),
+        Meta(extra={"keys": "env_name"}),
+    ] = {}
+    run_dir: Annotated[_Path, _doc("the run directory, relative to the job file; runs/NAME by default")] = ""
+    signals: Annotated[Signals, _doc("signals between outlast and the worker")] = Signals()
+    save: Annotated[Save, _doc("when to save")] = Save(every_seconds=600.0)
+    keep: Annotated[Keep, _doc("which generations stay")] = Keep()
+    start_from: Annotated[
+        _Path | None, _doc("a generation to start from until the run has one of its own")
+    ] = None
+    restart: Annotated[Restart, _doc("when to start again")] = Restart()
+    stop: Annotated[Stop, _doc("how to stop")] = Stop()
+    hang: Annotated[Hang, _doc("when silence is a hang")] = Hang()
+    identity: Annotated[
+        Literal["warn", "strict"], _doc("what a changed environment or code means at a resume")
+    ] = "warn"
+    audit: Annotated[
+        Literal["warn", "stop"], _doc("what it means when repeated steps differ from those before the crash")
+    ] = "warn"
+    sick: Annotated[
+        Literal["stop", "continue"], _doc("what a loss that is not finite means when it comes back")
+    ] = "stop"
+    logs: Annotated[Logs, _doc("the logs")] = Logs()
+    hooks: Annotated[Hooks, _doc("commands run on events")] = Hooks()
+    slurm: Annotated[Slurm | None, _doc("for the commands that write a Slurm script")] = None
+    source: str | None = None
+
+
+EXAMPLES: dict[type[Section], str] = {
+    Signals: "{mode: outlast, save: USR1}",
+    Save: "{every_steps: 200, every_seconds: 10m}",
+    Keep: "{last: 3}",
+    Restart: "{without_progress: 5, backoff: 1s..60s}",
+    Stop: "{grace: 30s}",
+    Hang: "{min: 10m}",
+    Logs: "{max_bytes: 1GiB}",
+    Hooks: '{given_up: "notify-send gave up"}',
+    Slurm: '{time: "04:00:00", warn: 120s}',
+}
+"""What each section looks like, for the message that it is not one."""
+
+SHORTHAND: dict[type[Section], str] = {Signals: "mode"}
+"""Sections that may be written as a single value, and the key that it stands for."""
+
+NOT_YET = {
+    "adopt": "not yet: this version can't take over checkpoints of other trainers; take the section out"
+}
+"""Keys that are reserved, with what to say to those who use them."""
