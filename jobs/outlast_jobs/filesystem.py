@@ -13,11 +13,11 @@ _MOUNTS = Path("/proc/self/mountinfo")
 # Only these keep every lock and every change in the one kernel that we ask. All others are doubted: with
 # NFS, Lustre, GPFS, CIFS, FUSE and 9p it hangs on mount options whether flock reaches other hosts or is
 # granted to everybody, and a file system that nobody here has heard of is better doubted than believed.
-_LOCAL = frozenset(
+_DISKS = frozenset(
     ["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2", "ubifs"]
-    + ["tmpfs", "ramfs", "hugetlbfs", "overlay", "aufs", "vfat", "exfat", "ntfs3"]
-    + ["squashfs", "erofs", "iso9660", "udf"]
 )
+_OTHERS = frozenset(["tmpfs", "ramfs", "hugetlbfs", "overlay", "aufs", "vfat", "exfat", "ntfs3", "squashfs"])
+_LOCAL = _DISKS | _OTHERS
 _LOCAL_BUT_DOUBTED = frozenset(["fuseblk"])
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 

@@ -1,0 +1,170 @@
+"""Properties of the lease: what is silent for a minute or seen to be dead is passed, by one; nothing else is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from outlast_jobs import lease as lease_module
+from outlast_jobs.identity import ProcessIdentity, boot_id
+from outlast_jobs.lease import STALE, Holder, Lease, LeaseBusy, read_lease
+
+
+def _snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path): (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def _elsewhere(holder: Holder) -> Holder:
+    """The same, as another host would have written it."""
+    boot = "11111111-2222-3333-4444-555555555555"
+    return msgspec.structs.replace(holder, host="elsewhere", process=f"4242:17:{boot}")
+
+
+def _age(folder: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    for path in folder.glob("lease-*"):
+        os.utime(path, (then, then))
+
+
+def test_a_lease_stays_with_a_living_holder_however_silent(tmp_path: Path) -> None:
+    """A holder that is seen to live on this host is not robbed, though its heartbeat is an hour old."""
+    held = Lease.acquire(tmp_path, Holder.current())
+    assert isinstance(held, Lease)
+    _age(tmp_path, 3600)
+    busy = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    assert isinstance(busy, LeaseBusy)
+    assert busy.free_in is None
+    held.release()
+
+
+@pytest.mark.parametrize(("age", "free"), [(0, False), (STALE - 5, False), (STALE + 5, True), (-3600, False)])
+def test_a_silent_host_is_dead_after_a_minute(tmp_path: Path, age: float, free: bool) -> None:
+    """The age of the last heartbeat decides, by the file system's own clock where the two differ."""
+    held = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    assert isinstance(held, Lease)
+    _age(tmp_path, age)
+    before = _snapshot(tmp_path)
+    taken = Lease.acquire(tmp_path, Holder.current())
+    assert isinstance(taken, Lease) is free
+    if free:
+        assert held.renew() is False
+    else:
+        assert _snapshot(tmp_path) == before
+
+
+def test_another_clock_than_the_file_servers_frees_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host whose clock is an hour ahead or behind neither robs a fresh lease nor waits for a stale one."""
+    held = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    assert isinstance(held, Lease)
+    real = time.time
+    for skew in (3600.0, -3600.0):
+        monkeypatch.setattr(lease_module.time, "time", lambda skew=skew: real() + skew)
+        assert isinstance(Lease.acquire(tmp_path, Holder.current()), LeaseBusy)
+    monkeypatch.undo()
+    _age(tmp_path, STALE + 1)
+    monkeypatch.setattr(lease_module.time, "time", lambda: real() - 3600.0)
+    assert isinstance(Lease.acquire(tmp_path, Holder.current()), Lease)
+
+
+def test_a_dead_holder_of_this_boot_is_passed_at_once(tmp_path: Path) -> None:
+    """A fresh lease of a process that is dead here, or whose pid another has now, is free."""
+    own = ProcessIdentity.current()
+    for start in (own.start - 1, own.start + 1):
+        dead = msgspec.structs.replace(Holder.current(), process=f"{own.pid}:{start}:{boot_id()}")
+        held = Lease.acquire(tmp_path, dead)
+        assert isinstance(held, Lease)
+        held.close()
+    other_container = msgspec.structs.replace(dead, namespace="pid:[1]")
+    held = Lease.acquire(tmp_path, other_container)
+    assert isinstance(held, Lease)
+    busy = Lease.acquire(tmp_path, Holder.current())
+    assert isinstance(busy, LeaseBusy)  # its pids are not ours to judge
+
+
+def test_renewal_is_a_heartbeat_and_changes_no_content(tmp_path: Path) -> None:
+    """Renewing moves the file's time and nothing else."""
+    held = Lease.acquire(tmp_path, Holder.current())
+    assert isinstance(held, Lease)
+    content = (tmp_path / "lease-000001").read_bytes()
+    _age(tmp_path, 20)
+    assert held.renew()
+    assert (tmp_path / "lease-000001").read_bytes() == content
+    seen = read_lease(tmp_path)
+    assert seen is not None
+    assert time.time() - seen[1] < 5
+    held.release()
+    assert read_lease(tmp_path) is None
+
+
+def test_who_wakes_after_a_long_silence_races_for_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A holder that slept takes the next number like everybody: it keeps the lease or learns of its loss."""
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(lease_module, "_now", lambda: now)
+    held = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    assert isinstance(held, Lease)
+    monkeypatch.setattr(lease_module, "_now", lambda: now + 45)
+    assert held.renew()
+    assert os.listdir(tmp_path) == ["lease-000002"]
+    _age(tmp_path, STALE + 1)
+    assert isinstance(Lease.acquire(tmp_path, Holder.current()), Lease)
+    monkeypatch.setattr(lease_module, "_now", lambda: now + 120)
+    assert held.renew() is False
+    assert os.listdir(tmp_path) == ["lease-000003"]
+    assert held.renew() is False
+
+
+def test_a_racer_from_long_ago_yields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that saw no lease, and makes its number after others came and went, does not win."""
+    first = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    assert isinstance(first, Lease)
+    _age(tmp_path, STALE + 1)
+    second = Lease.acquire(tmp_path, Holder.current())
+    assert isinstance(second, Lease)
+    real = lease_module._look
+    looks: list[None] = [None]
+    monkeypatch.setattr(lease_module, "_look", lambda folder: looks.pop() if looks else real(folder))
+    assert isinstance(Lease.acquire(tmp_path, _elsewhere(Holder.current())), LeaseBusy)
+    assert os.listdir(tmp_path) == ["lease-000002"]
+    assert second.renew()
+
+
+def test_a_file_system_without_links_has_leases_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without link() the number is made exclusively; a half-written one counts as busy until stale."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    held = Lease.acquire(tmp_path, Holder.current())
+    assert isinstance(held, Lease)
+    assert isinstance(Lease.acquire(tmp_path, Holder.current()), LeaseBusy)
+    held.release()
+    (tmp_path / "lease-000002").write_bytes(b'{"sche')
+    assert isinstance(Lease.acquire(tmp_path, Holder.current()), LeaseBusy)
+    _age(tmp_path, STALE + 1)
+    assert isinstance(Lease.acquire(tmp_path, Holder.current()), Lease)
+    assert os.listdir(tmp_path) == ["lease-000003"]
+
+
+def test_a_link_that_was_made_but_reported_as_failed_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retransmitted link call says EEXIST for our own success: the file is looked at before giving up."""
+    real = os.link
+
+    def twice(source: Path, target: Path, **more: bool) -> None:
+        real(source, target, **more)
+        real(source, target, **more)
+
+    monkeypatch.setattr(os, "link", twice)
+    assert isinstance(Lease.acquire(tmp_path, Holder.current()), Lease)
