@@ -1,0 +1,111 @@
+"""Signals as flags: a handler notes that it was called and does nothing else; the boundary acts on it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from outlast_jobs.contract import Env
+
+_STDERR = 2
+"""The stacks go to the attempt's log by descriptor: a script may have put anything in ``sys.stderr``."""
+
+
+@dataclass(frozen=True)
+class SignalNames:
+    """Which signal means what in this attempt."""
+
+    save: signal.Signals = signal.SIGUSR1
+    stop: signal.Signals = signal.SIGTERM
+    stacks: signal.Signals = signal.SIGUSR2
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> SignalNames:
+        """The signals that the supervisor named, or the usual ones."""
+        return cls(
+            save=_named(environ, Env.SIGNAL_SAVE, cls.save),
+            stop=_named(environ, Env.SIGNAL_STOP, cls.stop),
+            stacks=_named(environ, Env.SIGNAL_STACKS, cls.stacks),
+        )
+
+
+class Signals:
+    """The handlers of one trainer. Python runs them between two byte codes, anywhere in the training step."""
+
+    def __init__(self, names: SignalNames | None = None) -> None:
+        self.names = names or SignalNames.from_env()
+        self.stops = 0
+        """Stop signals received so far: one save answers them all."""
+        self.saves = 0
+        self._answered = 0
+        self._owner = os.getpid()
+        self._previous: dict[signal.Signals, Any] = {}
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.stops > 0
+
+    @property
+    def save_requested(self) -> bool:
+        return self.saves > self._answered
+
+    def answer_saves(self) -> int:
+        """Note that a save answers all requests made so far; how many they were."""
+        count = self.saves - self._answered
+        self._answered = self.saves
+        return count
+
+    def install(self) -> None:
+        """Install the handlers, then let in what the supervisor kept blocked across exec."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(
+                "cannot install the signal handlers of the Checkpointer in a thread: Python delivers signals "
+                "to the main thread only; enter the Checkpointer there"
+            )
+        names = self.names
+        self._previous[names.save] = signal.signal(names.save, self._handler(self._on_save))
+        self._previous[names.stop] = signal.signal(names.stop, self._handler(self._on_stop))
+        faulthandler.register(names.stacks, file=_STDERR, all_threads=True, chain=False)
+        # In this order, since a save asked for while torch was being imported arrives at once.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {names.save, names.stop, names.stacks})
+
+    def uninstall(self) -> None:
+        """Give the signals back. The save signal is ignored: its default would end a script that is done."""
+        for number, previous in self._previous.items():
+            if number == self.names.save and previous in (signal.SIG_DFL, None):
+                previous = signal.SIG_IGN
+            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+        self._previous.clear()
+
+    def _on_save(self) -> None:
+        self.saves += 1
+
+    def _on_stop(self) -> None:
+        self.stops += 1
+
+    def _handler(self, note: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            # A forked child has inherited the handler, and clusters signal every process: not its business.
+            if os.getpid() == self._owner:
+                note()
+
+        return handle
+
+
+def _named(environ: Mapping[str, str], key: str, default: signal.Signals) -> signal.Signals:
+    text = environ.get(key, "").strip().upper()
+    if not text:
+        return default
+    name = text if text.startswith("SIG") else f"SIG{text}"
+    try:
+        return signal.Signals[name]
+    except KeyError:
+        raise ValueError(
+            f'cannot use the signal "{text}" of {key}: no such signal; name one like SIGUSR1'
+        ) from None
