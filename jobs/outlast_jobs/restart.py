@@ -152,8 +152,8 @@ def _after_crash(c: Counters, outcome: Outcome, policy: Policy, rng: float) -> t
     if failure is not None:
         after = replace(after, last=failure.signature, last_trained=_evidence(e, failure))
     if outcome.kind is not Kind.HUNG and e.status in policy.free_on:
-        if e.progress:
-            after = _progressed(after)
+        after = replace(after, preempted=after.preempted + 1)
+        after = _progressed(after) if e.progress else after
         return after, Again(_backoff(after, policy, rng), "newest", f"{outcome.reason}; free_on: not counted")
     after = replace(after, **{kind: getattr(after, kind) + 1})
     if outcome.kind is not Kind.HUNG and e.status in policy.never_on:
