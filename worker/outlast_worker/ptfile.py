@@ -1,0 +1,144 @@
+"""Write and read ``.pt`` files: streamed as they are made, loaded only by the loader that runs no code."""
+
+from __future__ import annotations
+
+import io
+import queue
+import threading
+from collections.abc import Generator, Iterator
+from typing import IO, Any, cast
+
+import torch
+
+OLDEST_TORCH = (2, 6)  # before it, weights_only=True could be made to run code
+
+_PIECE = 8 << 20
+_IN_FLIGHT = 4  # pieces between the thread that serializes and the one that hashes and writes
+
+
+class UnsafeTorch(RuntimeError):
+    """The installed torch can't load a checkpoint safely. Install a newer one."""
+
+
+def stream(content: Any) -> Generator[bytes, None, None]:
+    """The bytes of ``torch.save(content)`` as they are made, so that writing needs no copy of it all.
+
+    ``torch.save`` only pushes and a durable write only pulls, so the one runs in a thread of its own.
+    """
+    pipe = _Pipe()
+
+    def produce() -> None:
+        try:
+            torch.save(content, cast(IO[bytes], pipe))
+        except BaseException as error:  # handed to the reader, whose failure it is
+            pipe.finish(error)
+        else:
+            pipe.finish(None)
+
+    thread = threading.Thread(target=produce, name="outlast-serialize", daemon=True)
+    thread.start()
+    try:
+        yield from pipe.chunks()
+    finally:
+        pipe.abandon()
+        thread.join()
+
+
+def load_pt(data: memoryview | bytes) -> Any:
+    """What a ``.pt`` file holds, through the loader that runs no code."""
+    require_safe_loader()
+    return torch.load(cast(IO[bytes], _Memory(data)), map_location="cpu", weights_only=True)
+
+
+def require_safe_loader(version: str | None = None) -> None:
+    """Refuse a torch whose safe loader isn't safe."""
+    version = version or str(torch.__version__)
+    numbers = tuple(
+        int("".join(filter(str.isdigit, part)) or 0) for part in version.split("+")[0].split(".")[:2]
+    )
+    if numbers < OLDEST_TORCH:
+        raise UnsafeTorch(
+            f"torch {version} can't load checkpoints safely: before 2.6 a crafted file runs code even with "
+            "weights_only=True; install torch 2.6 or newer"
+        )
+
+
+class _Memory(io.RawIOBase):
+    """A read-only file over bytes that are already here; ``io.BytesIO`` would copy them."""
+
+    def __init__(self, data: memoryview | bytes) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+class _Pipe:
+    """The file that ``torch.save`` writes to: a bounded queue of pieces."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[bytes | BaseException | None] = queue.Queue(_IN_FLIGHT)
+        self._small = bytearray()
+        self._abandoned = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if view.nbytes < _PIECE // 8:
+            self._small += view
+            if len(self._small) >= _PIECE:
+                self.flush()
+        else:
+            self.flush()
+            for start in range(0, view.nbytes, _PIECE):
+                self._put(
+                    bytes(view[start : start + _PIECE])
+                )  # the memory behind it is only lent for this call
+        return view.nbytes
+
+    def flush(self) -> None:
+        if self._small:
+            self._put(bytes(self._small))
+            self._small.clear()
+
+    def finish(self, error: BaseException | None) -> None:
+        if error is None:
+            self.flush()
+        self._put(error)
+
+    def chunks(self) -> Iterator[bytes]:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        try:
+            while True:  # a writer that waits for room wakes
+                self._queue.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _put(self, item: bytes | BaseException | None) -> None:
+        # Once nobody reads, the rest is swallowed: an exception here would unwind through torch's archive
+        # writer, which then tries to end the file and throws out of a destructor.
+        if not self._abandoned:
+            self._queue.put(item)

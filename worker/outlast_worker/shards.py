@@ -1,0 +1,246 @@
+"""Move tensors out of a state tree into shards of about equal size, and put them back.
+
+A shard is a plain ``.pt`` file: a dict from path to tensor. Tensors that share memory stay in one shard, as
+views of one storage, so that tied weights load tied; a view into a larger storage is saved without the rest.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from outlast_worker.typewalk import TAG, join
+
+MAX_SHARD_BYTES = 512 << 20
+SPLIT_FROM_BYTES = 16 << 10  # a state larger than this is saved in at least two shards
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor that was taken out of the tree, and the reference that stands there now."""
+
+    key: str
+    tensor: torch.Tensor
+    reference: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Component:
+    """Tensors that must stay together since they overlap in memory; ``size`` is what they take in a file."""
+
+    members: tuple[Held, ...]
+    size: int
+
+    def content(self) -> dict[str, torch.Tensor]:
+        """The tensors on the CPU, with their strides and their sharing, and nothing around them."""
+        first = self.members[0].tensor
+        shapes = {(m.tensor.storage_offset(), m.tensor.shape, m.tensor.stride()) for m in self.members}
+        if len(shapes) == 1:
+            tensor = _alone(first)
+            return {member.key: tensor for member in self.members}
+        start = min(_span(member.tensor)[0] for member in self.members)
+        end = max(_span(member.tensor)[1] for member in self.members)
+        window = first.as_strided((end - start,), (1,), start).clone().cpu()
+        return {
+            m.key: window.as_strided(m.tensor.shape, m.tensor.stride(), m.tensor.storage_offset() - start)
+            for m in self.members
+        }
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A state tree without its tensors, and the shards that hold them."""
+
+    skeleton: Any
+    shards: tuple[tuple[Component, ...], ...]
+
+    def content(self, shard: int) -> dict[str, torch.Tensor]:
+        """What one shard's file holds; made when it is asked for, so that only one copy lives at a time."""
+        content: dict[str, torch.Tensor] = {}
+        for component in self.shards[shard]:
+            content.update(component.content())
+        # in the order of the tree, which people find again, and not by size
+        order = {m.key: m.reference["n"] for component in self.shards[shard] for m in component.members}
+        return dict(sorted(content.items(), key=lambda item: order[item[0]]))
+
+
+def take_out(tree: Any, *, inline: Sequence[str] = (), max_shard_bytes: int = MAX_SHARD_BYTES) -> Taken:
+    """Replace each tensor of a loadable tree by a reference; entries named in ``inline`` keep theirs."""
+    taker = _Taker()
+    if isinstance(tree, dict):
+        skeleton: Any = {
+            key: item if key in inline else taker.take(item, "" if key == "parts" else str(key))
+            for key, item in tree.items()
+        }
+    else:
+        skeleton = taker.take(tree, "")
+    found = components(taker.held)
+    plan = by_size([component.size for component in found], max_shard_bytes)
+    shards = tuple(tuple(found[index] for index in indices) for indices in plan)
+    for number, shard in enumerate(shards):
+        for component in shard:
+            for member in component.members:
+                member.reference["shard"] = number
+    return Taken(skeleton, shards)
+
+
+def put_back(skeleton: Any, shards: Sequence[Mapping[str, Any]]) -> Any:
+    """The tree with its tensors. ValueError where a reference and the shards do not agree."""
+    return _Putter(shards).put(skeleton)
+
+
+def components(held: Sequence[Held]) -> list[Component]:
+    """Group tensors by overlap in memory, in order of first appearance."""
+    by_storage: dict[Any, list[Held]] = collections.defaultdict(list)
+    for index, item in enumerate(held):
+        tensor = item.tensor
+        # one storage seen as two types can't be saved as one, so these are saved apart; so are empty tensors
+        pointer = tensor.untyped_storage().data_ptr() if tensor.numel() else index
+        by_storage[tensor.numel() > 0, str(tensor.device), pointer, tensor.dtype].append(item)
+    groups: list[list[Held]] = []
+    for items in by_storage.values():
+        reach = -1
+        for item in sorted(items, key=lambda item: _span(item.tensor)):
+            start, end = _span(item.tensor)
+            if start >= reach:
+                groups.append([])
+            groups[-1].append(item)
+            reach = max(reach, end)
+    groups = [sorted(group, key=lambda item: item.reference["n"]) for group in groups]
+    groups.sort(key=lambda group: group[0].reference["n"])
+    return [Component(tuple(group), _size(group)) for group in groups]
+
+
+def by_size(sizes: Sequence[int], limit: int) -> list[list[int]]:
+    """Distribute items over bins of about equal sums, none above ``limit`` unless a single item is.
+
+    The largest first, each into the lightest bin. At least one bin, and two where the sum is not small.
+    """
+    total = sum(sizes)
+    least = 2 if total > SPLIT_FROM_BYTES else 1
+    count = max(least, -(-total // max(limit, 1)))
+    while True:
+        count = max(1, min(count, len(sizes)))
+        bins: list[list[int]] = [[] for _ in range(count)]
+        sums = [0] * count
+        for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+            lightest = sums.index(min(sums))
+            bins[lightest].append(index)
+            sums[lightest] += sizes[index]
+        if all(total <= limit or len(members) == 1 for total, members in zip(sums, bins, strict=True)):
+            return [sorted(members) for members in bins]
+        if count == len(sizes):
+            return [sorted(members) for members in bins]
+        count += 1
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """First and one past last element of the storage that the tensor reaches."""
+    start = int(tensor.storage_offset())
+    if tensor.numel() == 0:
+        return start, start
+    reach = sum((int(n) - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + 1 + reach
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    start, end = _span(tensor)
+    if end - start > tensor.numel():
+        return tensor.clone().cpu()  # holes between the elements: a compact copy
+    if (
+        tensor.device.type == "cpu"
+        and tensor.untyped_storage().nbytes() == (end - start) * tensor.element_size()
+    ):
+        return tensor
+    window = tensor.as_strided((end - start,), (1,), start).clone().cpu()
+    return window.as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def _size(group: Sequence[Held]) -> int:
+    first = group[0].tensor
+    if first.numel() == 0:
+        return 0
+    spans = [_span(item.tensor) for item in group]
+    elements = max(end for _, end in spans) - min(start for start, _ in spans)
+    if len(group) == 1:
+        elements = min(elements, first.numel())
+    return elements * first.element_size()
+
+
+class _Taker:
+    def __init__(self) -> None:
+        self.held: list[Held] = []
+        self._keys: set[str] = set()
+        self._memo: dict[int, Any] = {}
+
+    def take(self, value: Any, path: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._reference(value, path)
+        if type(value) not in (list, tuple, dict, collections.OrderedDict):
+            return value
+        if id(value) not in self._memo:
+            self._memo[id(value)] = self._container(value, path)
+        return self._memo[id(value)]
+
+    def _container(self, value: Any, path: str) -> Any:
+        if isinstance(value, dict):
+            pairs = [(key, self.take(item, join(path, key))) for key, item in value.items()]
+            result = type(value)(pairs)
+            if isinstance(value, collections.OrderedDict):
+                result.__dict__.update(
+                    {name: self.take(item, join(path, name)) for name, item in vars(value).items()}
+                )
+            return result
+        return type(value)(self.take(item, join(path, n)) for n, item in enumerate(value))
+
+    def _reference(self, tensor: torch.Tensor, path: str) -> dict[str, Any]:
+        key, number = path or ".", 2
+        while key in self._keys:
+            key, number = f"{path}#{number}", number + 1
+        self._keys.add(key)
+        reference = {TAG: "tensor", "n": len(self.held), "shard": -1, "key": key}
+        if tensor.requires_grad and tensor.is_leaf:
+            reference["requires_grad"] = True
+        if type(tensor) is torch.nn.Parameter:
+            reference["parameter"] = True
+        self.held.append(Held(key, tensor.detach().resolve_conj().resolve_neg(), reference))
+        return reference
+
+
+class _Putter:
+    def __init__(self, shards: Sequence[Mapping[str, Any]]) -> None:
+        self._shards = shards
+        self._memo: dict[int, Any] = {}
+
+    def put(self, value: Any) -> Any:
+        if type(value) not in (list, tuple, dict, collections.OrderedDict):
+            return value
+        if id(value) not in self._memo:
+            self._memo[id(value)] = self._container(value)
+        return self._memo[id(value)]
+
+    def _container(self, value: Any) -> Any:
+        if type(value) is dict and value.get(TAG) == "tensor":
+            return self._tensor(value)
+        if isinstance(value, dict):
+            result = type(value)((key, self.put(item)) for key, item in value.items())
+            if isinstance(value, collections.OrderedDict):
+                result.__dict__.update({name: self.put(item) for name, item in vars(value).items()})
+            return result
+        return type(value)(self.put(item) for item in value)
+
+    def _tensor(self, reference: Mapping[str, Any]) -> torch.Tensor:
+        number, key = reference.get("shard"), reference.get("key")
+        if type(number) is not int or not 0 <= number < len(self._shards):
+            raise ValueError(f"the tensor {key!r} is said to be in shard {number!r} of {len(self._shards)}")
+        tensor = self._shards[number].get(key) if isinstance(key, str) else None
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"the tensor {key!r} is not in shard {number}")
+        grad = bool(reference.get("requires_grad"))
+        if reference.get("parameter"):
+            return torch.nn.Parameter(tensor, requires_grad=grad)
+        return tensor.detach().requires_grad_(grad)  # an object of its own: tied ones may differ in this
