@@ -1,0 +1,177 @@
+"""The named parts of a run: what can be one, how each is captured, and how all are restored or refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from outlast_worker import optimizers
+from outlast_worker.digest import OPTIMIZER, first_difference
+from outlast_worker.typewalk import kind_name
+
+STATEFUL = "stateful"
+
+
+class PartError(ValueError):
+    """A part can't be saved or restored. Register what the checkpoint holds, or start from another one."""
+
+    def __init__(self, part: str, why: str) -> None:
+        self.part = part
+        super().__init__(f"part {part!r}: {why}")
+
+
+class Parts:
+    """Named objects whose state belongs to the run. Those that are None are left out."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._values = {name: value for name, value in named.items() if value is not None}
+        self._kinds = {name: _kind_of(name, value) for name, value in self._values.items()}
+
+    def capture(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """The tree and the kind of each part. The tensors are the live ones: save before the next update."""
+        trees = {}
+        for name in self._values:
+            try:
+                trees[name] = self._capture(name)
+            except Exception as error:
+                raise PartError(name, f"its state can't be read: {type(error).__name__}: {error}") from error
+        return trees, dict(self._kinds)
+
+    def restore(self, trees: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+        """Bring every part to its saved state, which is handed over: tensors in it may become the parts' own.
+
+        Optimizers come last: a scheduler, when made or loaded, may set the learning rate, and the saved one
+        must win. Parts of PyTorch's own kinds and generators are then captured again and compared by bits.
+        """
+        self._refuse_mismatch(trees, kinds)
+        for name in sorted(self._values, key=lambda name: self._kinds[name] == OPTIMIZER):
+            try:
+                self._restore(name, trees[name])
+            except Exception as error:
+                raise PartError(name, f"can't be restored: {type(error).__name__}: {error}") from error
+        for name, value in self._values.items():
+            if self._kinds[name] != STATEFUL or isinstance(value, _EXACT):
+                found = first_difference(trees[name], self._capture(name))
+                if found is not None:
+                    raise PartError(name, f"is not what was saved after its restore: {found}")
+
+    def _capture(self, name: str) -> Any:
+        value = self._values[name]
+        if self._kinds[name] == OPTIMIZER:
+            return optimizers.capture(value, self._modules())
+        return _HANDLERS[self._kinds[name]].capture(value)
+
+    def _restore(self, name: str, tree: Any) -> None:
+        value = self._values[name]
+        if self._kinds[name] == OPTIMIZER:
+            optimizers.restore(value, tree, self._modules())
+        else:
+            _HANDLERS[self._kinds[name]].restore(value, tree)
+
+    def _modules(self) -> dict[str, torch.nn.Module]:
+        return {name: value for name, value in self._values.items() if isinstance(value, torch.nn.Module)}
+
+    def _refuse_mismatch(self, trees: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+        for name in trees:
+            if name not in self._values:
+                raise PartError(
+                    name, "is in the checkpoint but not in the script; register it under that name"
+                )
+        for name, kind in self._kinds.items():
+            if name not in trees:
+                raise PartError(
+                    name,
+                    "is in the script but not in the checkpoint; leave it out, or start from one that has it",
+                )
+            if kinds.get(name) != kind:
+                raise PartError(
+                    name, f"is of kind {kind} in the script and {kinds.get(name)} in the checkpoint"
+                )
+
+
+def _kind_of(name: str, value: Any) -> str:
+    if isinstance(value, torch.optim.Optimizer):
+        return OPTIMIZER
+    for kind, handler in _HANDLERS.items():
+        if handler.accepts(value):
+            return kind
+    raise PartError(
+        name,
+        f"{kind_name(value)} has no state_dict and load_state_dict, and is no generator of numpy, random or "
+        "torch; give it the two methods, or keep plain values in extra",
+    )
+
+
+@dataclass(frozen=True)
+class _Handler:
+    accepts: Callable[[Any], bool]
+    capture: Callable[[Any], Any]
+    restore: Callable[[Any, Any], None]
+
+
+def _is_stateful(value: Any) -> bool:
+    return not isinstance(value, type) and all(
+        callable(getattr(value, method, None)) for method in ("state_dict", "load_state_dict")
+    )
+
+
+def _capture_numpy(generator: np.random.Generator) -> dict[str, Any]:
+    # what spawn() hands out next hangs on the seed sequence, which is not in the bit generator's state
+    seeds: Any = generator.bit_generator.seed_seq
+    spawning = None
+    if type(seeds) is np.random.SeedSequence:
+        spawning = {
+            "entropy": seeds.entropy,
+            "spawn_key": seeds.spawn_key,
+            "pool_size": seeds.pool_size,
+            "n_children_spawned": seeds.n_children_spawned,
+        }
+    return {"bit_generator": generator.bit_generator.state, "seed_sequence": spawning}
+
+
+def _restore_numpy(generator: np.random.Generator, tree: dict[str, Any]) -> None:
+    bits: Any = generator.bit_generator
+    state, spawning = tree["bit_generator"], tree["seed_sequence"]
+    if spawning is None:
+        bits.state = state
+    else:
+        # the same call by which pickle brings back both
+        bits.__setstate__((state, np.random.SeedSequence(**spawning)))
+
+
+def _restore_random(generator: random.Random, state: Any) -> None:
+    version, words, gauss = state
+    generator.setstate((version, tuple(words), gauss))
+
+
+def _capture_torch(generator: torch.Generator) -> dict[str, Any]:
+    return {"device": generator.device.type, "state": generator.get_state()}
+
+
+def _restore_torch(generator: torch.Generator, tree: dict[str, Any]) -> None:
+    if tree["device"] != generator.device.type:
+        raise ValueError(f"it was a generator of {tree['device']} and is now one of {generator.device.type}")
+    generator.set_state(tree["state"])
+
+
+_HANDLERS: dict[str, _Handler] = {
+    STATEFUL: _Handler(_is_stateful, lambda v: v.state_dict(), lambda v, tree: v.load_state_dict(tree)),
+    "numpy.Generator": _Handler(lambda v: isinstance(v, np.random.Generator), _capture_numpy, _restore_numpy),
+    "numpy.RandomState": _Handler(
+        lambda v: isinstance(v, np.random.RandomState),
+        lambda v: v.get_state(legacy=False),
+        lambda v, tree: v.set_state(tree),
+    ),
+    "random.Random": _Handler(
+        lambda v: isinstance(v, random.Random) and not isinstance(v, random.SystemRandom),
+        lambda v: v.getstate(),
+        _restore_random,
+    ),
+    "torch.Generator": _Handler(lambda v: isinstance(v, torch.Generator), _capture_torch, _restore_torch),
+}
+_EXACT = (torch.nn.Module, torch.optim.lr_scheduler.LRScheduler)
