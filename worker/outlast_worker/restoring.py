@@ -1,0 +1,202 @@
+"""Read a sealed generation: every file once, hashed while it is read, loaded only if it matches the index."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlast_jobs import durable
+from outlast_jobs.contract import Schema
+from outlast_jobs.errors import Corrupt, Foreign, Incomplete, IntegrityError, UnknownSchema, Unreadable
+from outlast_jobs.generation import INDEX, INDEX_DIGEST, META, FileEntry, GenerationName, Index, safe_member
+from outlast_jobs.look import Finding, Verdict, look
+from outlast_worker.digest import state_sha256
+from outlast_worker.ptfile import UnsafeTorch, load_pt, require_safe_loader
+from outlast_worker.shards import put_back
+from outlast_worker.typewalk import original
+
+_PIECE = 4 << 20
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A generation that was verified while it was read. ``state`` is the tree that was saved."""
+
+    index: Index
+    state: dict[str, Any]
+    name: GenerationName
+
+
+def read_generation(path: Path, *, run_id: str | None = None) -> Loaded:
+    """Read, verify and load. Any mismatch is an IntegrityError; ``bad_report`` says of what.
+
+    ``run_id`` None takes any run's. Unreadable says only that it could not be looked at.
+    """
+    require_safe_loader()
+    path = Path(path)
+    finding = look(path, run_id, full=False)
+    if finding.verdict is not Verdict.VERIFIED or finding.index is None:
+        raise _as_error(finding)
+    index = finding.index
+    state = read_files(path, index.files)
+    if state["counters"]["step"] != index.step:
+        raise _at(
+            Corrupt(f"{META!r} is of step {state['counters']['step']}, the index says {index.step}"),
+            path.name,
+            META,
+        )
+    name = finding.name or GenerationName(index.step, index.attempt)
+    return Loaded(index, state, name)
+
+
+def digest_generation(path: Path) -> str:
+    """The state_sha256 of a generation, from what is loaded from it."""
+    return state_sha256(read_generation(path).state)
+
+
+def bad_report(error: IntegrityError) -> dict[str, str]:
+    """Which generation, which file of it, and why: what a supervisor is told of a mismatch."""
+    return {
+        "generation": str(getattr(error, "generation", "")),
+        "file": str(getattr(error, "file", "")),
+        "reason": str(error),
+    }
+
+
+def read_files(folder: Path, files: Mapping[str, FileEntry]) -> dict[str, Any]:
+    """The state in a folder whose files must be those; each is read once, by a descriptor of the folder."""
+    try:
+        fd = durable.open_folder(folder)
+    except OSError as error:
+        raise Unreadable(error.errno, f"can't be read: {error.strerror}", str(folder)) from error
+    try:
+        return _Reader(folder.name, fd, files).state()
+    finally:
+        os.close(fd)
+
+
+class _Reader:
+    def __init__(self, generation: str, fd: int, files: Mapping[str, FileEntry]) -> None:
+        self._generation = generation
+        self._fd = fd
+        self._files = files
+
+    def state(self) -> dict[str, Any]:
+        meta = self._to_current(self._load(META))
+        names = meta.pop("shards", None)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise self._bad(Corrupt(f"{META!r} does not say which shards there are"), META)
+        shards = [self._load(name) for name in names]
+        for member in self._files.keys() - {META, *names}:
+            self._read(member)  # nothing of it is used, but a generation is valid as a whole or not at all
+        try:
+            state = original(put_back(meta, shards))
+        except (ValueError, RecursionError) as error:
+            raise self._bad(Corrupt(f"{META!r} does not fit the shards: {error}"), META) from error
+        self._check_shape(state)
+        return dict(state)
+
+    def _load(self, member: str) -> dict[str, Any]:
+        data = self._read(member)
+        try:
+            content = load_pt(data)
+        except (UnsafeTorch, MemoryError):
+            raise
+        except Exception as error:  # hostile content makes the loader raise all sorts of things
+            if "allocate memory" in str(error):  # torch has no exception of its own for this
+                raise MemoryError(f"{member!r} of {self._generation!r}: {error}") from error
+            why = f"the safe loader refuses {member!r}, though its sha256 is right: {_essence(error)}"
+            raise self._bad(Corrupt(why), member) from error
+        if not isinstance(content, dict):
+            raise self._bad(Corrupt(f"{member!r} holds no dict but {type(content).__name__}"), member)
+        return content
+
+    def _read(self, member: str) -> memoryview:
+        try:
+            entry = self._files.get(safe_member(member))
+            if entry is None:
+                raise Incomplete(f"{member!r} is not in the index")
+            return self._read_checked(member, entry)
+        except FileNotFoundError:
+            raise self._bad(Incomplete(f"{member!r} is missing"), member) from None
+        except IntegrityError as error:
+            self._bad(error, member)
+            raise
+        except OSError as error:
+            raise Unreadable(
+                error.errno, f"can't read {member!r}: {error.strerror}", self._generation
+            ) from error
+
+    def _read_checked(self, member: str, entry: FileEntry) -> memoryview:
+        file = durable.open_regular(member, dir_fd=self._fd)
+        try:
+            size = os.fstat(file).st_size
+            if size != entry.bytes:  # before that much memory is asked for
+                raise Corrupt(f"{member!r} has {size} bytes, the index says {entry.bytes}")
+            digest, filled, data = hashlib.sha256(), 0, memoryview(bytearray(size))
+            while filled < size and (got := durable.read_into(file, data[filled : filled + _PIECE])):
+                digest.update(data[filled : filled + got])
+                filled += got
+        finally:
+            os.close(file)
+        if filled != size:
+            raise Corrupt(f"{member!r} ended after {filled} bytes, the index says {entry.bytes}")
+        if digest.hexdigest() != entry.sha256:
+            raise Corrupt(f"{member!r} has sha256 {digest.hexdigest()}, the index says {entry.sha256}")
+        return data.toreadonly()
+
+    def _to_current(self, meta: dict[str, Any]) -> dict[str, Any]:
+        while (schema := meta.get("schema")) != Schema.META:
+            migrate = _MIGRATIONS.get(schema) if isinstance(schema, str) else None
+            if migrate is None:
+                readable = ", ".join([*_MIGRATIONS, Schema.META])
+                why = (
+                    f"{META!r} has schema {str(schema)[:100]!r}, this version reads {readable}; "
+                    "use the version of outlast that wrote it, or a newer one"
+                )
+                raise self._bad(UnknownSchema(why), META)
+            meta = migrate(meta)
+        return meta
+
+    def _check_shape(self, state: Any) -> None:
+        for key, kind in _SHAPE.items():
+            if not isinstance(state.get(key), kind):
+                raise self._bad(Corrupt(f"{META!r} has no {key!r}"), META)
+        for key in ("step", "epoch", "batch_in_epoch"):
+            if type(state["counters"].get(key)) is not int:
+                raise self._bad(Corrupt(f"{META!r} has no counter {key!r}"), META)
+
+    def _bad(self, error: IntegrityError, member: str) -> IntegrityError:
+        return _at(error, self._generation, member)
+
+
+_SHAPE = {"parts": dict, "kinds": dict, "counters": dict, "losses": list, "rng": dict, "extra": dict}
+
+# Older schema -> the next one, each in memory only. Files of every schema ever written load for ever.
+_MIGRATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+def _at(error: IntegrityError, generation: str, file: str) -> IntegrityError:
+    error.__dict__.update(generation=generation, file=file)
+    return error
+
+
+def _as_error(finding: Finding) -> Exception:
+    if finding.verdict is Verdict.UNREADABLE:
+        return Unreadable(None, finding.reason, str(finding.path))
+    kinds = {Verdict.INCOMPLETE: Incomplete, Verdict.FOREIGN: Foreign}
+    error = kinds.get(finding.verdict, Corrupt)(f"{finding.path.name!r}: {finding.reason}")
+    members = (INDEX_DIGEST, *(finding.index.files if finding.index else (META,)))
+    named = next((member for member in members if repr(member) in finding.reason), INDEX)
+    return _at(error, finding.path.name, named)
+
+
+def _essence(error: BaseException) -> str:
+    """The line of torch's page-long message that says what was refused."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = next((line for line in lines if "Unsupported" in line or "GLOBAL" in line), None)
+    return (telling or (lines[0] if lines else type(error).__name__))[:300]

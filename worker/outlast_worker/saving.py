@@ -1,0 +1,150 @@
+"""Write a state tree as a sealed generation: shards, meta.pt, and the index over them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from outlast_jobs.contract import Schema
+from outlast_jobs.errors import IntegrityError
+from outlast_jobs.generation import META, GenerationName, Index
+from outlast_jobs.sealer import Sealer
+from outlast_worker.digest import first_difference, state_sha256
+from outlast_worker.ptfile import require_safe_loader, stream
+from outlast_worker.restoring import read_files
+from outlast_worker.shards import MAX_SHARD_BYTES, Taken, take_out
+from outlast_worker.typewalk import loadable
+
+INLINE = ("rng",)
+"""Buckets whose tensors stay in meta.pt, so that it alone tells how the streams go on."""
+
+
+class LoadBackFailed(ValueError):
+    """What was written does not load as what was saved, so it was not sealed. A defect of ours."""
+
+
+@dataclass(frozen=True)
+class IndexFields:
+    """What the index records beside the state: why it was saved, and what must be the same at a resume."""
+
+    reason: str = ""
+    healthy: bool = True
+    final: bool = False
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A generation that was sealed."""
+
+    path: Path
+    bytes: int
+    seconds: float
+    state_sha256: str | None  # of a final generation, or one that was loaded back
+
+
+def save_generation(
+    checkpoints: Path,
+    name: GenerationName,
+    state: Mapping[str, Any],
+    *,
+    run_id: str,
+    fields: IndexFields,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    progress: Callable[[int], None] | None = None,
+    load_back: bool = False,
+) -> Saved:
+    """Write and seal; on any failure nothing is left under the generation's name.
+
+    ``progress`` is told the bytes written so far. With ``load_back`` the files are loaded and compared with
+    ``state`` before they are sealed. Raises NotLoadable before anything is written, Fenced and OSError later.
+    """
+    require_safe_loader()
+    began = time.monotonic()
+    taken = take_out(check_state(state), inline=INLINE, max_shard_bytes=max_shard_bytes)
+    digest = state_sha256(dict(state)) if fields.final or load_back else None
+    sealer = Sealer(checkpoints, name.attempt, name, progress=progress)
+    sealer.begin()
+    try:
+        _write(sealer, taken)
+        if load_back:
+            _compare(sealer, state)
+        path = sealer.seal(_index(name, state, run_id, fields, digest, time.monotonic() - began))
+    except BaseException:
+        sealer.abort()
+        raise
+    return Saved(path, sealer.bytes_written, time.monotonic() - began, digest)
+
+
+def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state in types that load again; NotLoadable names the first place that does not."""
+    if state.get("schema") != Schema.META:
+        raise ValueError(f"the state has schema {state.get('schema')!r}, not {Schema.META!r}")
+    checked: dict[str, Any] = loadable(dict(state))
+    return checked
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard."""
+    return f"model.shard-{number:03d}.pt"
+
+
+def _write(sealer: Sealer, taken: Taken) -> None:
+    names = [shard_name(number) for number in range(len(taken.shards))]
+    for number, member in enumerate(names):
+        _add(sealer, member, taken.content(number))
+    _add(sealer, META, {**taken.skeleton, "shards": names})
+
+
+def _add(sealer: Sealer, member: str, content: Any) -> None:
+    with contextlib.closing(stream(content)) as chunks:
+        sealer.add(member, chunks)
+
+
+def _compare(sealer: Sealer, state: Mapping[str, Any]) -> None:
+    try:
+        loaded = read_files(sealer.folder, sealer.files)
+    except IntegrityError as error:
+        raise LoadBackFailed(f"{str(sealer.name)!r} was written but doesn't load: {error}") from error
+    difference = first_difference(dict(state), loaded)
+    if difference is not None:
+        raise LoadBackFailed(f"{str(sealer.name)!r} doesn't load as it was saved: {difference}")
+
+
+def _index(
+    name: GenerationName,
+    state: Mapping[str, Any],
+    run_id: str,
+    fields: IndexFields,
+    digest: str | None,
+    seconds: float,
+) -> Index:
+    counters = state["counters"]
+    return Index(
+        run_id=run_id,
+        attempt=name.attempt,
+        step=counters["step"],
+        epoch=counters["epoch"],
+        batch_in_epoch=counters["batch_in_epoch"],
+        world_size=fields.world_size,
+        saved_at=time.time(),
+        save_seconds=seconds,
+        fingerprint=dict(fields.fingerprint),
+        code=dict(fields.code),
+        config=dict(fields.config),
+        data=dict(fields.data),
+        healthy=fields.healthy,
+        final=fields.final,
+        state_sha256=digest if fields.final else None,
+        reason=fields.reason,
+        extra=dict(fields.extra),
+    )
