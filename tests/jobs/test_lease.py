@@ -1,4 +1,4 @@
-"""Properties of the lease: what is silent for a minute or seen to be dead is passed, by one; nothing else is."""
+"""Properties of the lease: who is silent for a minute or seen to be dead is passed by one other."""
 
 from __future__ import annotations
 
