@@ -118,6 +118,8 @@ class _Walk:
 
     def convert(self, value: Any, path: str, depth: int) -> Any:
         kind = type(value)
+        if kind in (bytes, bytearray) and not value:
+            return {TAG: kind.__name__}  # empty ones are pickled as a call that the loader refuses
         if kind in _ATOMS:
             return value
         if kind is int:
@@ -218,7 +220,7 @@ def _plain_key(key: object) -> bool:
         return all(_plain_key(item) for item in key)
     if type(key) is int:
         return key.bit_length() <= _INT_BITS
-    return type(key) in _PLAIN_KEYS
+    return type(key) in _PLAIN_KEYS and key != b""
 
 
 def _dtype_name(dtype: np.dtype[Any], path: str, kind: str) -> str:
@@ -237,7 +239,11 @@ def _scalar(value: np.generic, path: str) -> dict[str, Any]:
     kind = kind_name(value)
     if type(value) is not value.dtype.type:
         raise NotLoadable(path, kind)
-    return {TAG: "numpy.scalar", "dtype": _dtype_name(value.dtype, path, kind), "value": value.tobytes()}
+    return {
+        TAG: "numpy.scalar",
+        "dtype": _dtype_name(value.dtype, path, kind),
+        "value": value.tobytes() or None,
+    }
 
 
 def _array(value: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
@@ -311,12 +317,14 @@ class _Revival:
 
     def _scalar(self, value: dict[str, Any]) -> np.generic:
         dtype = np.dtype(value["dtype"])
-        scalar = np.frombuffer(value["value"], dtype=dtype)[0] if dtype.itemsize else dtype.type()
+        scalar = np.frombuffer(value["value"], dtype=dtype)[0] if value["value"] else dtype.type()
         if not isinstance(scalar, np.generic):
             raise ValueError(f"{dtype} is not the type of a scalar")
         return scalar
 
     _REBUILD: dict[str, Callable[[_Revival, dict[str, Any]], Any]] = {  # noqa: RUF012 (a table, never changed)
+        "bytes": lambda self, value: b"",
+        "bytearray": lambda self, value: bytearray(),
         "int": lambda self, value: int(value["hex"], 16),
         "range": lambda self, value: range(*value["args"]),
         "dict": lambda self, value: dict(self._pairs(value)),
