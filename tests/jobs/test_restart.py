@@ -134,7 +134,7 @@ def test_an_unexplained_term_at_start_does_not_spin() -> None:
 
 
 def test_the_same_failure_at_the_same_step_twice_is_given_up_at_once() -> None:
-    """F2: 100 to 137 twice with the same signature; the reason names it."""
+    """100 to 137 twice with the same signature; the reason names it."""
     crash = replace(TRAINER, code=1, failure=AT_137, trained=37)
     _, first = after(replace(crash, sealed=True))
     assert isinstance(first, Again)
@@ -212,7 +212,7 @@ def test_a_loop_without_progress_ends_after_both_limits_and_never_before(
 
 
 def test_the_default_loop_has_growing_delays_and_ends_within_a_quarter_of_an_hour() -> None:
-    """F1: a worker that exits 1 at import: 1, 2, 4 ... 60 s, at least 5 starts and 10 minutes."""
+    """A worker that exits 1 at import: 1, 2, 4 ... 60 s, at least 5 starts and 10 minutes."""
     counters, delays = Counters(), []
     while True:
         counters, action = decide(counters, classify(Ending(code=1), POLICY), POLICY, 0.5)

@@ -1,0 +1,106 @@
+"""The commands, one module each, loaded when they are asked for: `outlast status` has to be quick."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from outlast_supervisor.commands.shared import EXIT_CODES, Failed
+
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    # name: (module, attribute, one line of help)
+    "run": ("run", "run", "Supervise a job until it is done."),
+    "status": ("status", "status", "Show how runs are doing; first what would be lost now."),
+    "logs": ("logs", "logs", "Show one continuous log over all attempts."),
+    "verify": ("verify", "verify", "Check every generation against its index."),
+    "save": ("ask", "save", "Ask a run to save at the next boundary and go on."),
+    "stop": ("ask", "stop", "Save and stop a run, and hold it until it is released."),
+    "restart": ("ask", "restart", "Save, and start a new attempt."),
+    "reload": ("ask", "reload", "Have the job file read again."),
+    "pin": ("ask", "pin", "Keep a generation whatever the policy says."),
+    "new": ("new", "new", "Write a job file and a training script that runs as it is."),
+    "jobs": ("jobs", "jobs", "List the jobs that ship with outlast."),
+    "schema": ("schema", "schema", "Print the JSON Schema of the job file, for editors."),
+    "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
+    "prove": ("later", "prove", "Not yet: prove that a resumed run is the same run."),
+    "doctor": ("later", "doctor", "Not yet: check the machine before the run."),
+    "drill": ("later", "drill", "Not yet: attack a job and check the promises."),
+    "slurm": ("later", "slurm", "Not yet: what Slurm needs for a job."),
+    "cron": ("later", "cron", "Not yet: what cron needs for a job."),
+    "systemd": ("later", "systemd", "Not yet: what systemd needs for a job."),
+    "k8s": ("later", "k8s", "Not yet: what Kubernetes needs for a job."),
+    "report": ("later", "report", "Not yet: one HTML page about a run."),
+    "export": ("later", "export", "Not yet: the newest healthy generation, ready to load elsewhere."),
+    "daemon": ("later", "daemon", "Not yet: supervise every job file in a folder."),
+    "demo": ("later", "demo", "Not yet: watch a run survive what is done to it."),
+}
+
+
+class _Lazy(click.Group):
+    """A group that knows its commands' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(f"outlast_supervisor.commands.{module}"), attribute)
+        return found if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], _COMMANDS, 1)
+            cure = f'did you mean "{near[0]}"?' if near else 'see "outlast --help"'
+            raise click.UsageError(f'no command "{args[0]}"; {cure}', ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        now = [(name, text) for name, (module, _, text) in _COMMANDS.items() if module != "later"]
+        with formatter.section("Commands"):
+            formatter.write_dl(now)
+
+
+@click.command(
+    cls=_Lazy,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(package_name="outlast", prog_name="outlast")
+def root() -> None:
+    """Keep a training run alive on machines that do not last."""
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run one command line; every way out of it is an exit code of the documented table."""
+    try:
+        returned = root.main(args=list(arguments), prog_name="outlast", standalone_mode=False)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        where = (
+            f'; see "{error.ctx.command_path} --help"' if error.ctx and "--help" not in error.message else ""
+        )
+        print(f"outlast: {error.format_message()}{where}", file=sys.stderr)
+        return 64
+    except Failed as error:
+        print(f"outlast: {error.format_message()}", file=sys.stderr)
+        return error.code
+    except click.ClickException as error:
+        print(f"outlast: {error.format_message()}", file=sys.stderr)
+        return 64
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); without this the flush at exit would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    return returned if isinstance(returned, int) else 0

@@ -1,0 +1,175 @@
+"""`outlast save|stop|restart|reload|pin`: ask a run's supervisor, wherever it is, and wait for its answer."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from outlast_jobs import events
+from outlast_jobs.identity import hostname
+from outlast_jobs.requests import write_request
+from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor.commands.shared import (
+    ASK_CODES,
+    Failed,
+    json_option,
+    print_json,
+    quiet_option,
+    say,
+    usage_errors,
+)
+from outlast_supervisor.ledger import answer_to, held_lock, history_of, record
+from outlast_supervisor.living import is_supervised
+from outlast_supervisor.targets import find_run
+
+_LOOK = 0.1  # seconds between two looks for the answer
+_WAIT = 120.0  # seconds: a boundary and a save, and a network file system on the way
+_Command = Callable[..., Any]
+
+
+def _asking(command: _Command) -> click.Command:
+    """A command that asks one run for something."""
+    command = usage_errors(command)
+    command = json_option(quiet_option(command))
+    command = click.option(
+        "--wait", type=click.FloatRange(0), default=_WAIT, show_default=True, help="Seconds to wait."
+    )(command)
+    return click.command(epilog=ASK_CODES)(command)
+
+
+_RUN = click.argument("run", required=False)
+
+
+def _save(run: str | None, **how: Any) -> int:
+    """Ask a run to save at the next boundary and go on."""
+    return _ask(find_run(run), "save", {}, **how)
+
+
+def _stop(run: str | None, **how: Any) -> int:
+    """Save and stop a run, and hold it: nothing starts it again until a person releases it.
+
+    Works without a supervisor too: the run is held, and the next start does nothing.
+    """
+    found = find_run(run)
+    if not is_supervised(found, found.read_status()):
+        text = _hold(found)
+        if text is not None:
+            return _told("", True, text, how["quiet"], how["as_json"])
+    return _ask(found, "stop", {}, **how)
+
+
+def _restart(run: str | None, **how: Any) -> int:
+    """Save, end this attempt, and start a new one."""
+    return _ask(find_run(run), "restart", {}, **how)
+
+
+def _reload(run: str | None, **how: Any) -> int:
+    """Have the job file read again; what cannot change in a running attempt holds from the next one on."""
+    return _ask(find_run(run), "reload", {}, **how)
+
+
+def _pin(run: str | None, generation: str | None, remove: bool, **how: Any) -> int:
+    """Keep a generation, by default the newest verified one, whatever the policy says."""
+    found = find_run(run)
+    name = generation or (found.read_status() or {}).get("verified")
+    if not name:
+        raise Failed(f'no verified generation in "{found.path}" yet; name one')
+    return _ask(found, "unpin" if remove else "pin", {"generation": str(name)}, **how)
+
+
+save = _asking(_RUN(_save))
+stop = _asking(_RUN(_stop))
+restart = _asking(_RUN(_restart))
+reload = _asking(_RUN(_reload))
+pin = _asking(
+    _RUN(
+        click.argument("generation", required=False)(
+            click.option("--remove", is_flag=True, help="Take the pin away.")(_pin)
+        )
+    )
+)
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{hostname()}"
+
+
+def _ask(
+    run: RunDirectory, verb: str, args: Mapping[str, Any], *, wait: float, quiet: bool, as_json: bool
+) -> int:
+    if not is_supervised(run, run.read_status()):
+        raise Failed(
+            f'cannot {verb} "{run.path}": no supervisor has this run; start it with "outlast run"', 1
+        )
+    try:
+        request = write_request(run, verb, args, _who())
+    except OSError as error:
+        raise Failed(f'cannot ask for {verb} in "{run.requests}": {error.strerror or error}', 73) from error
+    answer = _wait(run, request, wait)
+    if answer is None:
+        if as_json:
+            print_json({"id": request, "ok": None, "text": "not answered in time"})
+        elif not quiet:
+            say(f'outlast: asked "{run.path}" to {verb}, not answered in {wait:g} s; the request stands')
+        return 2
+    return _told(request, *answer, quiet, as_json)
+
+
+def _wait(run: RunDirectory, request: str, seconds: float) -> tuple[bool, str] | None:
+    deadline = time.monotonic() + seconds
+    while True:
+        # The request goes when it is answered; until then the journal need not be read.
+        if not (run.requests / f"{request}.json").exists() and (answer := answer_to(run, request)):
+            return answer
+        if time.monotonic() >= deadline:
+            return answer_to(run, request)
+        time.sleep(_LOOK)
+
+
+def _told(request: str, ok: bool, text: str, quiet: bool, as_json: bool) -> int:
+    if as_json:
+        print_json({"id": request, "ok": ok, "text": text})
+    elif not ok:
+        raise Failed(text or "refused", 1)
+    elif not quiet:
+        print(text or "done")
+    return 0 if ok else 1
+
+
+def _hold(run: RunDirectory) -> str | None:
+    """Hold a run that nobody supervises; None where somebody took it meanwhile, who is to be asked."""
+    try:
+        with held_lock(run) as busy:
+            if busy is not None:
+                return None
+            known = history_of(run)
+            if known.done is not None:
+                return "the run is already complete; nothing to stop"
+            if known.held is not None:
+                return f"already held: {known.held.reason}"
+            data = {
+                "by": _who(),
+                "reason": f"stopped by {_who()}",
+                "job_digest": known.job_digest,
+                "code_digest": known.code_digest,
+            }
+            record(run, (events.HELD, data))
+            _show_held(run, str(data["reason"]))
+    except OSError as error:
+        raise Failed(f'cannot hold "{run.path}": {error.strerror or error}', 73) from error
+    return 'no supervisor was running; the run is held, "outlast run --release" lifts it'
+
+
+def _show_held(run: RunDirectory, reason: str) -> None:
+    status = run.read_status()
+    if status is not None:
+        run.write_status({**status, "state": "held", "held": reason, "as_of": time.time()})

@@ -1,0 +1,76 @@
+"""`outlast run`: read what is asked for, and hand it to the supervisor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from outlast_jobs.jobfile import Job, job_from_command, load_job, resolve_job, shipped_jobs
+from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor.commands.shared import EXIT_CODES, json_option, print_json, quiet_option, usage_errors
+from outlast_supervisor.options import RunOptions
+
+_AFTER = "outlast.after"
+
+
+class _Run(click.Command):
+    """Everything after `--` is the worker's, and is not looked at."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            ctx.meta[_AFTER] = tuple(args[cut + 1 :])
+            args = args[:cut]
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Jobs that ship with outlast"):
+            formatter.write_text(", ".join(shipped_jobs()) or "none")
+        super().format_epilog(ctx, formatter)
+
+
+@click.command(
+    cls=_Run, epilog=EXIT_CODES, options_metavar="[OPTIONS]", short_help="Supervise a job until it is done."
+)
+@click.argument("job", required=False, metavar="[JOB] [-- COMMAND_OR_ARGUMENTS...]")
+@click.option(
+    "--run-dir", type=click.Path(file_okay=False), help="Where the run lies; by default the job file says."
+)
+@click.option(
+    "--from", "from_generation", metavar="GENERATION", help="Resume from this one and not from the newest."
+)
+@click.option("--fresh", is_flag=True, help="Begin anew in a new run; the old one is kept.")
+@click.option("--release", is_flag=True, help="Start a run that is held: stopped by hand, or given up.")
+@click.option("--takeover", is_flag=True, help="End another supervisor of this run on this host first.")
+@click.option("--allow-rng-loss", is_flag=True, help="Go on where random streams cannot be restored.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more about each decision.")
+@quiet_option
+@json_option
+@click.pass_context
+@usage_errors
+def run(ctx: click.Context, /, job: str | None, run_dir: str | None, as_json: bool, **flags: Any) -> int:
+    """Supervise a job until it is done.
+
+    JOB is a job file, a folder with a job.yaml in it, or the name of a job that ships with outlast; arguments
+    after -- are appended to its command. Without JOB, what follows -- is the command to run.
+    """
+    asked = _job(ctx, job, run_dir)
+    extra = ctx.meta.get(_AFTER, ()) if job is not None else ()
+    options = RunOptions(job=asked, extra=extra, **flags)
+    from outlast_supervisor.supervise import supervise
+
+    code = supervise(options)
+    if as_json:
+        print_json(RunDirectory(Path(asked.run_dir)).read_status())
+    return code
+
+
+def _job(ctx: click.Context, job: str | None, run_dir: str | None) -> Job:
+    after: tuple[str, ...] = ctx.meta.get(_AFTER, ())
+    if job is not None:
+        return load_job(resolve_job(job), run_dir=run_dir, extra=after)
+    if not after:
+        raise click.UsageError("name a job, or a command after --", ctx)
+    return job_from_command(after, run_dir, Path.cwd())

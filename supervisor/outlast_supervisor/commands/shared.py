@@ -1,0 +1,103 @@
+"""What several commands need: their common options, the exit codes at the end of help, and how to fail."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done, also if it was done before
+  64   bad usage or job file
+  65   no usable checkpoint, or an integrity failure
+  69   another supervisor has the run
+  70   held: given up or stopped by hand; do not requeue
+  73   the run directory cannot be written
+  75   not done, saved; run it again
+"""
+
+ASK_CODES = """\b
+Exit codes:
+  0    answered: done
+  1    answered: refused, or there is nobody to answer
+  2    asked, and not answered in time
+  64   bad usage or job file
+  73   the run directory cannot be written
+"""
+
+CHECK_CODES = """\b
+Exit codes:
+  0    every generation is verified
+  1    one is not, or there is none
+  2    one could not be looked at
+  64   bad usage or job file
+"""
+
+SHOW_CODES = """\b
+Exit codes:
+  0    shown
+  64   bad usage or job file, or no such run
+"""
+
+
+class Failed(click.ClickException):
+    """The command cannot do what it was asked for; carries the message and the exit code."""
+
+    def __init__(self, message: str, code: int = 64) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def quiet_option(command: Command) -> Command:
+    """`--quiet`: errors only."""
+    return click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")(command)
+
+
+def json_option(command: Command) -> Command:
+    """`--json`: data for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def usage_errors(command: Command) -> Command:
+    """Turn what is wrong with a job file or a value into a message and exit code 64."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except ValueError as error:
+            if type(error).__module__.split(".")[0] in ("outlast_jobs", "outlast_supervisor"):
+                raise Failed(str(error)) from error
+            raise
+        except PermissionError as error:
+            raise Failed(f'no permission for "{error.filename}": {error.strerror}') from error
+
+    return wrapped  # type: ignore[return-value]
+
+
+def print_json(value: Any, *, indent: bool = True) -> None:
+    """One JSON document on stdout. NaN is written as text, since JSON has none."""
+    import json
+
+    print(json.dumps(_plain(value), indent=2 if indent else None, ensure_ascii=False), flush=not indent)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value != value:
+        return "nan"
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def say(text: str) -> None:
+    """A message for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)

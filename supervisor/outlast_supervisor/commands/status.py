@@ -1,0 +1,122 @@
+"""`outlast status`: a line a run, with what would be lost now in front; never takes a lock to look."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor import views
+from outlast_supervisor.commands.shared import (
+    SHOW_CODES,
+    json_option,
+    print_json,
+    quiet_option,
+    usage_errors,
+)
+from outlast_supervisor.living import supervisor_alive
+from outlast_supervisor.logview import attempt_logs
+from outlast_supervisor.targets import find_runs
+
+_REDRAW = 1.0  # seconds between two looks under --watch
+
+
+@click.command(epilog=SHOW_CODES)
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes, until interrupted.")
+@click.option("--details/--no-details", default=None, help="Say more of each run; as for a single one.")
+@quiet_option
+@json_option
+@usage_errors
+def status(runs: tuple[str, ...], watch: bool, details: bool | None, quiet: bool, as_json: bool) -> None:
+    """Show how runs are doing; first of all the steps that would be lost if one died now.
+
+    RUN is a run directory, a folder of them, a job file or the name of a job; by default the run in the
+    current folder, or all those in its folder "runs".
+    """
+    found = find_runs(runs)
+    detailed = len(found) == 1 if details is None else details
+    last: object = None
+    while True:
+        snapshots = [(run, run.read_status()) for run in found]
+        if snapshots != last or not watch:
+            _show(snapshots, detailed, quiet, as_json, again=last is not None)
+        if not watch:
+            return
+        last = snapshots
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(_REDRAW)
+            continue
+        return
+
+
+def _show(
+    snapshots: Sequence[tuple[RunDirectory, dict[str, Any] | None]],
+    detailed: bool,
+    quiet: bool,
+    as_json: bool,
+    *,
+    again: bool,
+) -> None:
+    if as_json:
+        print_json([_plain(run, found) for run, found in snapshots], indent=not again)
+        return
+    rows = [views.row(str(run.path), found, _facts(run, found)) for run, found in snapshots]
+    if quiet:
+        rows = [row for row in rows if row.level == "bad"]
+    if not rows:
+        return
+    if sys.stdout.isatty():
+        from outlast_supervisor.tables import show
+
+        show(rows, detailed=detailed, clear=again)
+    else:
+        print("\n".join(views.plain(rows, detailed=detailed)), flush=True)
+
+
+def _facts(run: RunDirectory, found: dict[str, Any] | None) -> views.Facts:
+    facts = views.Facts(time.time(), supervisor_alive(run, found), _log_bytes(run))
+    return facts if found is not None else _from_journal(run, facts)
+
+
+def _from_journal(run: RunDirectory, facts: views.Facts) -> views.Facts:
+    import dataclasses
+
+    from outlast_supervisor.ledger import history_of
+
+    try:
+        history = history_of(run)
+    except (OSError, ValueError):
+        return facts
+    held = history.held.reason if history.held else None
+    return dataclasses.replace(
+        facts, held=held, done=history.done is not None, attempts=len(history.attempts)
+    )
+
+
+def _log_bytes(run: RunDirectory) -> int:
+    """What the logs take on disk; the freed middle of a long one takes nothing."""
+    total = 0
+    for path in attempt_logs(run.logs).values():
+        with contextlib.suppress(OSError):
+            total += os.stat(path).st_blocks * 512
+    return total
+
+
+def _plain(run: RunDirectory, found: dict[str, Any] | None) -> dict[str, Any]:
+    facts = _facts(run, found)
+    row = views.row(str(run.path), found, facts)
+    return {
+        "run": str(run.path),
+        "supervisor_alive": facts.supervisor_alive,
+        "silent": views.silent(found, facts) if found else "",
+        "notes": list(row.notes),
+        "log_bytes": facts.log_bytes,
+        "status": found,
+    }

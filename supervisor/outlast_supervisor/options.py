@@ -1,0 +1,22 @@
+"""What `outlast run` was asked for, as the supervisor needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast_jobs.jobfile import Job
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """One start of one job."""
+
+    job: Job
+    extra: tuple[str, ...] = ()  # arguments that were appended to the command of the job file
+    fresh: bool = False  # begin anew in a new run, keeping the old
+    release: bool = False  # lift the hold of a person, or of giving up
+    takeover: bool = False  # end a living supervisor of this host first
+    quiet: bool = False
+    allow_rng_loss: bool = False
+    from_generation: str | None = None  # a generation's name, or a folder
+    verbose: bool = False

@@ -1,0 +1,82 @@
+"""Which run is meant: a run directory, a job file, the name of a job or run, or where one stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from outlast_jobs.rundir import RunDirectory
+
+RUNS = Path("runs")
+"""Where runs lie that were not given a place, under the current folder."""
+
+
+class NoSuchRun(ValueError):
+    """Nothing of that name is a run; the message says what was looked for."""
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run directory, also one that is damaged."""
+    return (path / "run.json").is_file() or ((path / "journal").is_dir() and (path / "checkpoints").is_dir())
+
+
+def find_runs(arguments: Sequence[str]) -> list[RunDirectory]:
+    """The runs meant by the arguments of a command, each once; without arguments those that are at hand."""
+    found: dict[Path, RunDirectory] = {}
+    for path in [run for argument in arguments for run in _meant(argument)] if arguments else _at_hand():
+        found.setdefault(path.resolve(), RunDirectory(path))
+    if not found:
+        raise NoSuchRun(
+            f'no run here: neither "{Path.cwd()}" nor a folder in its "{RUNS}" is a run directory; name one'
+        )
+    return list(found.values())
+
+
+def find_run(argument: str | None) -> RunDirectory:
+    """The one run meant."""
+    runs = find_runs([argument] if argument is not None else [])
+    if len(runs) > 1:
+        names = ", ".join(f'"{run.path}"' for run in runs[:5])
+        raise NoSuchRun(f"{len(runs)} runs are meant ({names}{', …' if len(runs) > 5 else ''}); name one")
+    return runs[0]
+
+
+def _at_hand() -> list[Path]:
+    here = Path()
+    return [here] if is_run(here) else _inside(RUNS)
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The runs that lie directly in a folder."""
+    try:
+        return sorted(path for path in folder.iterdir() if is_run(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _meant(argument: str) -> list[Path]:
+    path = Path(argument)
+    if path.is_dir():
+        runs = [path] if is_run(path) else _inside(path)
+        if not runs:
+            raise NoSuchRun(f'"{argument}" is no run directory and holds none')
+        return runs
+    if not path.exists() and path.name == argument and is_run(RUNS / argument):
+        return [RUNS / argument]
+    return [_of_job(argument)]
+
+
+def _of_job(argument: str) -> Path:
+    from outlast_jobs.jobfile import JobFileError, load_job, resolve_job
+
+    try:
+        run_dir = Path(load_job(resolve_job(argument)).run_dir)
+    except JobFileError as error:
+        if Path(argument).is_file():
+            raise
+        raise NoSuchRun(
+            f'"{argument}" is no run directory, no run in "{RUNS}" and no job: {error}'
+        ) from error
+    if not is_run(run_dir):
+        raise NoSuchRun(f'the job "{argument}" has not been run yet: there is no run directory "{run_dir}"')
+    return run_dir

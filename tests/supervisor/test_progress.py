@@ -1,0 +1,213 @@
+"""Progress: live on a terminal, plain lines elsewhere, and never waiting for whoever reads it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast_supervisor.progress import EVERY, PLAIN_EVERY, Progress, describe
+
+SNAPSHOT = {
+    "name": "bytelm",
+    "state": "running",
+    "phase": "train",
+    "attempt": 3,
+    "step": 500,
+    "total": 2000,
+    "loss": 2.10344,
+    "rate": 12.34,
+    "eta": 123.4,
+    "last_save": {"generation": "step-000000480.a0003", "step": 480, "at": 1000.0, "seconds": 0.2},
+    "steps_at_risk": 20,
+    "seconds_at_risk": 12.0,
+}
+
+
+class Pipe:
+    """A pipe that looks like a stream, read by the test when it likes."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+
+    def fileno(self) -> int:
+        return self.write_end
+
+    def isatty(self) -> bool:
+        return False
+
+    def text(self) -> str:
+        parts = []
+        while True:
+            try:
+                data = os.read(self.read_end, 1 << 20)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            parts.append(data)
+        return b"".join(parts).decode()
+
+    def close(self) -> None:
+        for fd in (self.read_end, self.write_end):
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.close()
+
+
+def test_one_line_says_step_total_loss_rate_time_left_last_save_and_risk() -> None:
+    """Everything that a person at the terminal wants, in one line."""
+    assert describe(SNAPSHOT, 1012.0) == (
+        "bytelm  step 500/2000 (25%)  loss 2.1034  12.3 steps/s  left 2m 3s  "
+        "saved 12 s ago (step 480)  at risk 20 steps, 12 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"step": None, "state": "waiting"}, "waiting"),
+        ({"phase": "eval"}, "eval"),
+        ({"rate": 0.2}, "5.0 s/step"),
+        ({"loss": "nan"}, "loss nan"),
+        ({"unprotected": "disk full"}, "unprotected: disk full"),
+        ({"pending": "SIGTERM pending, last boundary 3 s ago"}, "SIGTERM pending"),
+        ({"total": None}, "step 500  "),
+        ({"steps_at_risk": 1, "seconds_at_risk": None}, "at risk 1 step"),
+    ],
+)
+def test_what_else_matters_is_in_the_line(change: dict[str, Any], part: str) -> None:
+    """State before the first step, another phase, slow steps, NaN, and what is wrong."""
+    assert part in describe({**SNAPSHOT, **change}, 1012.0)
+
+
+values = st.none() | st.booleans() | st.integers(0, 10**6) | st.floats(0, 1e9) | st.text(max_size=5)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "name": values,
+            "state": values,
+            "phase": values,
+            "step": st.none() | st.integers(0, 99),
+            "total": st.none() | st.integers(0, 99),
+            "loss": values | st.just(float("nan")),
+            "rate": st.none() | st.floats(0, 1e6),
+            "eta": st.none() | st.floats(0, 1e9),
+            "last_save": st.none() | st.dictionaries(st.sampled_from(["at", "step"]), st.integers(0, 99)),
+            "steps_at_risk": st.none() | st.integers(0, 99),
+        },
+    )
+)
+def test_any_snapshot_is_described_in_one_line(snapshot: dict[str, Any]) -> None:
+    """Missing and odd fields never stop the run from being shown."""
+    assert describe(snapshot, 50.0)
+
+
+def test_plain_lines_come_with_news_and_once_a_minute(pipe: Pipe) -> None:
+    """A changed state or attempt is told at once, steps only every minute, phases not at all."""
+    progress = Progress(pipe)
+    progress.update(SNAPSHOT, 0.0)
+    progress.update({**SNAPSHOT, "step": 501, "phase": "save"}, 1.0)
+    progress.update({**SNAPSHOT, "step": 502}, PLAIN_EVERY - 1)
+    assert pipe.text().count("\n") == 1
+    progress.update({**SNAPSHOT, "attempt": 4}, PLAIN_EVERY - 0.5)
+    progress.update({**SNAPSHOT, "attempt": 4, "step": 503}, 2 * PLAIN_EVERY)
+    progress.event("restarting: killed by SIGKILL\nwith two lines")
+    progress.close()
+    text = pipe.text()
+    assert text.count("\n") == 4
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_live_lines_replace_each_other_and_events_stay(pipe: Pipe) -> None:
+    """On a terminal the line is redrawn at most ten times a second; an event goes above it."""
+    progress = Progress(pipe, live=True, color=False)
+    for tick in range(100):
+        progress.update({**SNAPSHOT, "step": tick}, tick * EVERY / 10)
+    text = pipe.text()
+    assert 9 <= text.count("\r\x1b[2K") <= 11
+    assert "\n" not in text
+    progress.event("saved")
+    assert re.search(r"\r\x1b\[2Ksaved\n\r\x1b\[2Kbytelm", pipe.text())
+    progress.close()
+    assert pipe.text().endswith("\n")
+
+
+def test_no_color_means_no_color(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR leaves the line live and takes the colours away."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    progress = Progress(pipe, live=True)
+    progress.update(SNAPSHOT, 0.0)
+    text = pipe.text()
+    assert "bytelm" in text
+    assert "\x1b[1m" not in text
+
+
+def test_a_reader_that_stops_reading_costs_nothing(pipe: Pipe) -> None:
+    """A full pipe is never waited for; the newest lines come later, with the number of those lost."""
+    progress = Progress(pipe)
+    began = time.monotonic()
+    for number in range(5000):
+        progress.event(f"line {number} " + "x" * 100)
+    assert time.monotonic() - began < 2
+    seen = pipe.text()
+    for _ in range(100):
+        progress.event("end")
+        seen += pipe.text()
+    assert "line 4999 " in seen
+    assert "lines were not shown" in seen
+
+
+def test_a_closed_terminal_is_survived(pipe: Pipe) -> None:
+    """Writing to nobody changes nothing for the run."""
+    progress = Progress(pipe, live=True)
+    os.close(pipe.read_end)
+    for tick in range(3):
+        progress.update(SNAPSHOT, tick)
+        progress.event("something")
+    progress.close()
+
+
+def test_a_real_terminal_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a pty the line is live and fits its width."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        os.set_blocking(master, False)
+        Progress(terminal).update(SNAPSHOT, 0.0)
+        text = os.read(master, 10_000).decode()
+    os.close(master)
+    assert text.startswith("\r\x1b[2K\x1b[1mbytelm")
+
+
+def test_the_daemon_never_loads_what_only_people_need() -> None:
+    """Progress brings neither rich nor click nor watchdog into the supervisor."""
+    code = (
+        "import sys, outlast_supervisor.progress;"
+        "print([m for m in ('rich', 'click', 'watchdog', 'psutil', 'torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
