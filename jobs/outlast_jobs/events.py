@@ -11,7 +11,7 @@ JOB_CHANGED = "job_changed"  # job_digest, command_digest, changes: list of sent
 # An attempt
 ATTEMPT_STARTED = "attempt_started"  # attempt, resume, cause, host
 ATTEMPT_ATTACHED = "attempt_attached"  # attempt, pid, rank, restored
-ATTEMPT_ENDED = "attempt_ended"  # attempt, outcome, code, signal, reason, step, counters, signature
+ATTEMPT_ENDED = "attempt_ended"  # attempt, outcome, code, signal, reason, step, counters, signature, next
 
 # Generations
 SEALED = "sealed"  # generation, step, bytes, seconds
@@ -24,7 +24,7 @@ UNPINNED = "unpinned"  # generation
 
 # Ends, and what a person decides
 HELD = "held"  # by, reason, job_digest, code_digest
-RELEASED = "released"  # by, why
+RELEASED = "released"  # by, why; counters where they do not begin anew
 DONE = "done"  # attempt, command_digest
 GAVE_UP = "gave_up"  # reason, signature, counters, tail
 

@@ -1,0 +1,366 @@
+"""From the journal to what it means: one pass over the records, which no record can make fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from outlast_jobs import events
+from outlast_jobs.history_model import (
+    VANISHED,
+    Answer,
+    AttemptRecord,
+    Done,
+    GaveUp,
+    Held,
+    History,
+    Life,
+    Quarantined,
+    Sealed,
+    StepBack,
+    Verified,
+)
+from outlast_jobs.journal import Record, iter_journal
+from outlast_jobs.rundir import RunDirectory
+
+__all__ = [
+    "VANISHED",
+    "Answer",
+    "AttemptRecord",
+    "Done",
+    "GaveUp",
+    "Held",
+    "History",
+    "Life",
+    "Quarantined",
+    "Sealed",
+    "StepBack",
+    "Verified",
+    "read_history",
+    "replay",
+]
+
+_ANSWERS = 64  # the newest are kept; whoever asked reads its answer within seconds
+
+
+def read_history(run: RunDirectory, *, running: bool = False) -> History:
+    """The run's journal, replayed; ``running`` where a supervisor is known to live, as for a view of it."""
+    damage: list[str] = []
+    history = replay(iter_journal(run, damage), running=running)
+    return replace(history, damage=(*damage, *history.damage))
+
+
+def replay(records: Iterable[Record], *, running: bool = False) -> History:
+    """What the records say. An attempt of whose end there is none has vanished, unless the run is running."""
+    state = _Replay()
+    for record in records:
+        state.take(record)
+    return state.result(running)
+
+
+class _Replay:
+    """The values as of the record taken last."""
+
+    def __init__(self) -> None:
+        self.values = History()
+        self.attempts: dict[int, AttemptRecord] = {}
+        self.open: int | None = None
+        self.sealed: dict[str, Sealed] = {}
+        self.verified: dict[str, Verified] = {}
+        self.quarantined: dict[str, Quarantined] = {}
+        self.passed_over: dict[str, str] = {}
+        self.answers: dict[str, Answer] = {}
+        self.pins: set[str] = set()
+        self.sick_steps: set[int] = set()
+
+    def take(self, record: Record) -> None:
+        if self.values.began is None:
+            self.set(began=record.wall)
+        if apply := _TABLE.get(record.event):
+            apply(self, record)
+
+    def set(self, **changes: Any) -> None:
+        self.values = replace(self.values, **changes)
+
+    def result(self, running: bool) -> History:
+        if not running:
+            self.close_open()
+        return replace(
+            self.values,
+            attempts=tuple(self.attempts[number] for number in sorted(self.attempts)),
+            sealed=self.sealed,
+            verified=self.verified,
+            quarantined=self.quarantined,
+            passed_over=self.passed_over,
+            answers=self.answers,
+            pins=frozenset(self.pins),
+            sick_steps=frozenset(self.sick_steps),
+        )
+
+    def close_open(self) -> None:
+        """An attempt that is followed by something, and not by its end, vanished."""
+        if self.open is not None:
+            lost = self.attempts[self.open]
+            self.attempts[self.open] = replace(lost, outcome=VANISHED, reason="previous attempt vanished")
+            self.open = None
+
+    def attempt(self, record: Record) -> AttemptRecord | None:
+        """The attempt that a record is about, also where the record of its start was lost."""
+        number = _int(record.data, "attempt")
+        if number is None or number < 1:
+            return None
+        return self.attempts.get(number) or AttemptRecord(number, record.life, record.host, record.wall)
+
+    def forget(self, name: str) -> None:
+        self.sealed.pop(name, None)
+        self.verified.pop(name, None)
+        self.passed_over.pop(name, None)
+
+
+def _supervisor_started(state: _Replay, record: Record) -> None:
+    data = record.data
+    state.close_open()
+    identity, version = _text(data, "identity"), _text(data, "version")
+    state.set(life=Life(record.life, record.host, identity, version, record.wall))
+    _digests(state, record)
+
+
+def _supervisor_stopped(state: _Replay, record: Record) -> None:
+    life = state.values.life
+    if life is None or life.number != record.life:
+        life = Life(record.life, record.host, None, None, record.wall)
+    code, reason = _int(record.data, "code"), _text(record.data, "reason")
+    state.set(life=replace(life, stopped=record.wall, code=code, reason=reason))
+
+
+def _digests(state: _Replay, record: Record) -> None:
+    for key in ("job_digest", "command_digest", "code_digest"):
+        if (digest := _text(record.data, key)) is not None:
+            state.set(**{key: digest})
+
+
+def _attempt_started(state: _Replay, record: Record) -> None:
+    data = record.data
+    number = _int(data, "attempt")
+    if number is None or number < 1:
+        return
+    state.close_open()
+    host = _text(data, "host") or record.host
+    resume, cause = _text(data, "resume"), _text(data, "cause")
+    state.attempts[number] = AttemptRecord(number, record.life, host, record.wall, resume, cause)
+    state.open = number
+    state.set(done=None)
+
+
+def _attempt_attached(state: _Replay, record: Record) -> None:
+    known = state.attempt(record)
+    if known is not None and known.attached is None:  # the first of several ranks
+        restored = _text(record.data, "restored")
+        state.attempts[known.number] = replace(known, attached=record.wall, restored=restored)
+
+
+def _attempt_ended(state: _Replay, record: Record) -> None:
+    data = record.data
+    if (known := state.attempt(record)) is None:
+        return
+    number = known.number
+    step = _int(data, "step")
+    signal = data.get("signal")
+    state.attempts[number] = replace(
+        known,
+        ended=record.wall,
+        outcome=_text(data, "outcome") or "ended",
+        reason=_text(data, "reason"),
+        code=_int(data, "code"),
+        signal=signal if isinstance(signal, int | str) else None,
+        step=known.step if step is None else step,
+        signature=data.get("signature"),
+    )
+    if state.open == number:
+        state.open = None
+    if (counters := _mapping(data, "counters")) is not None:
+        state.set(counters=counters)
+    state.set(next_resume=_text(data, "next"))
+
+
+def _sealed(state: _Replay, record: Record) -> None:
+    data = record.data
+    if (name := _text(data, "generation")) is None:
+        return
+    step = _int(data, "step")
+    state.sealed[name] = Sealed(step, _int(data, "bytes"), _float(data, "seconds"), record.wall)
+    if state.open is not None and step is not None:
+        state.attempts[state.open] = replace(state.attempts[state.open], step=step)
+
+
+def _verified(state: _Replay, record: Record) -> None:
+    data = record.data
+    name, stats = _text(data, "generation"), _mapping(data, "stats")
+    if name is None or stats is None or not all(_is_stat(value) for value in stats.values()):
+        return
+    state.verified[name] = Verified(stats, data.get("healthy") is not False, record.wall)
+    state.passed_over.pop(name, None)
+
+
+def _quarantined(state: _Replay, record: Record) -> None:
+    data = record.data
+    if (name := _text(data, "generation")) is not None:
+        state.forget(name)
+        reason = _text(data, "reason") or "no reason recorded"
+        kept = Quarantined(_text(data, "to"), _text(data, "verdict"), reason, record.wall)
+        state.quarantined[name] = kept
+
+
+def _passed_over(state: _Replay, record: Record) -> None:
+    if (name := _text(record.data, "generation")) is not None:
+        state.passed_over[name] = _text(record.data, "reason") or "no reason recorded"
+
+
+def _dropped(state: _Replay, record: Record) -> None:
+    if (name := _text(record.data, "generation")) is not None:
+        state.forget(name)
+
+
+def _pinned(state: _Replay, record: Record) -> None:
+    if (name := _text(record.data, "generation")) is not None:
+        state.pins.add(name)
+
+
+def _unpinned(state: _Replay, record: Record) -> None:
+    state.pins.discard(_text(record.data, "generation") or "")
+
+
+def _held(state: _Replay, record: Record) -> None:
+    by = _text(record.data, "by") or "unknown"
+    state.set(held=_hold(state, record, by))
+
+
+def _gave_up(state: _Replay, record: Record) -> None:
+    data = record.data
+    tail = data.get("tail")
+    lines = tail.splitlines() if isinstance(tail, str) else tail if isinstance(tail, list) else []
+    counters = _mapping(data, "counters")
+    reason = _text(data, "reason") or "no reason recorded"
+    gave_up = GaveUp(reason, record.wall, data.get("signature"), counters, tuple(map(str, lines)))
+    # Given up means held also where a kill came before the record that says so.
+    state.set(gave_up=gave_up, held=_hold(state, record, "outlast"))
+    if counters is not None:
+        state.set(counters=counters)
+
+
+def _hold(state: _Replay, record: Record, by: str) -> Held:
+    data = record.data
+    job = _text(data, "job_digest") or state.values.job_digest
+    code = _text(data, "code_digest") or state.values.code_digest
+    return Held(by, _text(data, "reason") or "no reason recorded", record.wall, job, code)
+
+
+def _released(state: _Replay, record: Record) -> None:
+    # Whoever releases a run wants it tried again, so what was counted against it is forgotten.
+    state.sick_steps.clear()
+    state.set(held=None, gave_up=None, step_back=None, next_resume=None)
+    state.set(counters=_mapping(record.data, "counters"))
+
+
+def _done(state: _Replay, record: Record) -> None:
+    attempt, digest = _int(record.data, "attempt"), _text(record.data, "command_digest")
+    state.set(done=Done(attempt, digest or state.values.command_digest, record.wall))
+
+
+def _stepped_back(state: _Replay, record: Record) -> None:
+    data = record.data
+    suspect, to = _text(data, "generation"), _text(data, "to")
+    reason = _text(data, "reason") or "no reason recorded"
+    state.set(step_back=StepBack(suspect, to, data.get("signature"), reason, record.wall))
+
+
+def _step_back_settled(state: _Replay, record: Record) -> None:
+    state.set(step_back=None)
+
+
+def _sick(state: _Replay, record: Record) -> None:
+    if (step := _int(record.data, "step")) is not None:
+        state.sick_steps.add(step)
+
+
+def _unprotected(state: _Replay, record: Record) -> None:
+    state.set(unprotected=_text(record.data, "reason") or "no reason recorded")
+
+
+def _protected(state: _Replay, record: Record) -> None:
+    state.set(unprotected=None)
+
+
+def _violation(state: _Replay, record: Record) -> None:
+    state.set(violations=state.values.violations + 1)
+
+
+def _audit(state: _Replay, record: Record) -> None:
+    state.set(last_audit=record.data)
+
+
+def _drift(state: _Replay, record: Record) -> None:
+    differences = record.data.get("differences")
+    state.set(drift=tuple(map(str, differences)) if isinstance(differences, list) else ())
+
+
+def _answered(state: _Replay, record: Record) -> None:
+    if (asked := _text(record.data, "id")) is not None:
+        state.answers[asked] = Answer(record.data.get("ok") is True, _text(record.data, "text") or "")
+        while len(state.answers) > _ANSWERS:
+            del state.answers[next(iter(state.answers))]
+
+
+_TABLE: Mapping[str, Callable[[_Replay, Record], None]] = {
+    events.SUPERVISOR_STARTED: _supervisor_started,
+    events.SUPERVISOR_STOPPED: _supervisor_stopped,
+    events.JOB_CHANGED: _digests,
+    events.ATTEMPT_STARTED: _attempt_started,
+    events.ATTEMPT_ATTACHED: _attempt_attached,
+    events.ATTEMPT_ENDED: _attempt_ended,
+    events.SEALED: _sealed,
+    events.VERIFIED: _verified,
+    events.QUARANTINED: _quarantined,
+    events.PASSED_OVER: _passed_over,
+    events.DROPPED: _dropped,
+    events.PINNED: _pinned,
+    events.UNPINNED: _unpinned,
+    events.HELD: _held,
+    events.GAVE_UP: _gave_up,
+    events.RELEASED: _released,
+    events.DONE: _done,
+    events.STEPPED_BACK: _stepped_back,
+    events.STEP_BACK_SETTLED: _step_back_settled,
+    events.SICK: _sick,
+    events.UNPROTECTED: _unprotected,
+    events.PROTECTED: _protected,
+    events.VIOLATION: _violation,
+    events.AUDIT: _audit,
+    events.DRIFT: _drift,
+    events.ANSWERED: _answered,
+}
+
+
+def _text(data: Mapping[str, Any], key: str) -> str | None:
+    value = data.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _int(data: Mapping[str, Any], key: str) -> int | None:
+    value = data.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _float(data: Mapping[str, Any], key: str) -> float | None:
+    value = data.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    value = data.get(key)
+    return value if isinstance(value, dict) else None
+
+
+def _is_stat(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(type(item) is int for item in value)

@@ -1,0 +1,180 @@
+"""What a run has been through, as the values that a new supervisor and all views of a run need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Stats = Mapping[str, list[int]]
+"""What is remembered of a generation that was verified in full: file name to [inode, ctime_ns, size]."""
+
+VANISHED: Final = "vanished"
+"""Outcome of an attempt that started and of whose end nothing was recorded: killed with its supervisor."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt. Times are unix seconds, to be read by people."""
+
+    number: int
+    life: int
+    host: str
+    started: float
+    resume: str | None = None  # the generation it was given
+    cause: str | None = None  # why it was started
+    attached: float | None = None
+    restored: str | None = None  # the generation it said it restored
+    ended: float | None = None
+    outcome: str | None = None  # None while it runs
+    reason: str | None = None
+    code: int | None = None
+    signal: int | str | None = None
+    step: int | None = None  # the last one known
+    signature: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The run is not to be started until it is released, or the job file or code is another one."""
+
+    by: str
+    reason: str
+    at: float
+    job_digest: str | None
+    code_digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The run came to its end, by this command."""
+
+    attempt: int | None
+    command_digest: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """Why the run was given up, with what a person needs to see why."""
+
+    reason: str
+    at: float
+    signature: Any
+    counters: Mapping[str, Any] | None
+    tail: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A generation that was reported sealed and has not been dropped or set aside."""
+
+    step: int | None
+    bytes: int | None
+    seconds: float | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A generation whose every byte was read back and found right."""
+
+    stats: Stats
+    healthy: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A generation that was set aside."""
+
+    to: str | None
+    verdict: str | None
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepBack:
+    """The older generation was taken for one start, to see which of the two is to blame."""
+
+    suspect: str | None
+    to: str | None
+    signature: Any
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One supervisor's life; ``stopped`` is None where it runs, or was killed."""
+
+    number: int
+    host: str
+    identity: str | None
+    version: str | None
+    started: float
+    stopped: float | None = None
+    code: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request."""
+
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The whole journal, replayed."""
+
+    attempts: tuple[AttemptRecord, ...] = ()
+    life: Life | None = None
+    """The newest life."""
+    began: float | None = None
+    job_digest: str | None = None
+    command_digest: str | None = None
+    code_digest: str | None = None
+    counters: Mapping[str, Any] | None = None
+    """The restart counters as the newest attempt's end recorded them; None to begin anew."""
+    next_resume: str | None = None
+    """Which generation the newest attempt's end said to take next: newest, older, healthy."""
+    held: Held | None = None
+    gave_up: GaveUp | None = None
+    done: Done | None = None
+    sealed: Mapping[str, Sealed] = field(default_factory=dict)
+    verified: Mapping[str, Verified] = field(default_factory=dict)
+    quarantined: Mapping[str, Quarantined] = field(default_factory=dict)
+    passed_over: Mapping[str, str] = field(default_factory=dict)
+    pins: frozenset[str] = frozenset()
+    sick_steps: frozenset[int] = frozenset()
+    """Steps at which the run became sick since progress or a release last settled it."""
+    step_back: StepBack | None = None
+    unprotected: str | None = None
+    """Why the newest save failed; None once one succeeded."""
+    violations: int = 0
+    last_audit: Mapping[str, Any] | None = None
+    drift: tuple[str, ...] = ()
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    """The newest answers by the request's id."""
+    damage: tuple[str, ...] = ()
+    """What of the journal could not be read; the generations themselves have the last word."""
+
+    @property
+    def highest_attempt(self) -> int:
+        """Of the journal alone: combine it with the run directory's, which a lost journal does not lower."""
+        return max((attempt.number for attempt in self.attempts), default=0)
+
+    @property
+    def vanished(self) -> AttemptRecord | None:
+        """The newest attempt, where nothing tells how it ended: the previous attempt vanished."""
+        newest = self.attempts[-1] if self.attempts else None
+        return newest if newest is not None and newest.outcome == VANISHED else None
+
+    @property
+    def remembered(self) -> dict[str, Stats]:
+        """Stats of the generations verified in full, as verification wants them."""
+        return {name: verified.stats for name, verified in self.verified.items()}
