@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from outlast_jobs.generation import GenerationName
-from outlast_jobs.retention import Gen, Plan, plan
+from outlast_jobs.retention import Gen, Plan, Reasoned, plan
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ def test_reasons_read_as_a_person_would_say_them() -> None:
     ]
     assert plan(gens, Keep(last=2), set(), "step-000000400.a0002", True) == Plan(
         keep=(
-            ("step-000000600.a0003", "newer than the newest verified"),
-            ("step-000000500.a0003", "newest verified"),
-            ("step-000000400.a0002", "resumed from"),
-            ("step-000000300.a0002", "newest healthy"),
+            Reasoned("step-000000600.a0003", "newer than the newest verified"),
+            Reasoned("step-000000500.a0003", "newest verified"),
+            Reasoned("step-000000400.a0002", "resumed from"),
+            Reasoned("step-000000300.a0002", "newest healthy"),
         ),
         drop=(
-            ("step-000000200.a0001", "never verified, and 2 verified ones are newer"),
-            ("step-000000100.a0001", "not one of the last 2"),
+            Reasoned("step-000000200.a0001", "never verified, and 2 verified ones are newer"),
+            Reasoned("step-000000100.a0001", "not one of the last 2"),
         ),
     )
 
