@@ -12,7 +12,6 @@ class RunOptions:
     """One start of one job."""
 
     job: Job
-    extra: tuple[str, ...] = ()  # arguments that were appended to the command of the job file
     fresh: bool = False  # begin anew in a new run, keeping the old
     release: bool = False  # lift the hold of a person, or of giving up
     takeover: bool = False  # end a living supervisor of this host first
@@ -20,3 +19,4 @@ class RunOptions:
     allow_rng_loss: bool = False
     from_generation: str | None = None  # a generation's name, or a folder
     verbose: bool = False
+    extra: tuple[str, ...] = ()  # arguments appended to the job's command, for when its file is read again

@@ -1,0 +1,184 @@
+"""What the helpers do in the run directory: verify, prune, set aside, examine, compare, trim."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outlast_jobs import durable, metrics, retention, verify
+from outlast_jobs import events as journal
+from outlast_jobs.failure import signature_from_log
+from outlast_jobs.generation import GenerationName
+from outlast_jobs.jobfile import Job
+from outlast_jobs.rundir import RunDirectory
+
+from . import events as ev
+from . import linux
+
+TAIL_LINES = 20
+_TAIL_BYTES = 64 * 1024
+_BLOCK = 4096
+
+Record = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass
+class Desk:
+    """What the helpers work with. ``record`` returns when the record is on disk: it precedes every change."""
+
+    run: RunDirectory
+    run_id: str
+    record: Record
+    remembered: dict[str, verify.FileStats] = field(default_factory=dict)
+    pinned: set[str] = field(default_factory=set)
+
+
+def verified(desk: Desk, name: str, stop: Callable[[], bool]) -> ev.Event | None:
+    """Read a sealed generation back from disk. None where it is gone or could not be looked at."""
+    path = desk.run.checkpoints / name
+    finding = verify.look(path, desk.run_id, full=True, drop_cache=True, stop=stop)
+    if finding.verdict is verify.Verdict.VERIFIED:
+        healthy = finding.index is not None and finding.index.healthy
+        desk.remembered[name] = finding.stats
+        desk.record(journal.VERIFIED, {"generation": name, "stats": finding.stats, "healthy": healthy})
+        return ev.Verified(name, healthy)
+    if finding.verdict is verify.Verdict.UNREADABLE or not path.exists():
+        return None  # says nothing about it; it is looked at again before it is used
+    return ev.Rejected(name, f"{finding.verdict}: {finding.reason}")
+
+
+def set_aside(desk: Desk, name: str, reason: str, verdict: str = "corrupt") -> None:
+    """Rename a generation out of the way, its reason in the journal first."""
+    path = desk.run.checkpoints / name
+    if GenerationName.parse(name) is None or not os.path.lexists(path):
+        return
+    desk.record(journal.QUARANTINED, {"generation": name, "verdict": verdict, "reason": reason})
+    verify.quarantine(path, reason)
+    desk.remembered.pop(name, None)
+
+
+def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
+    """Apply the retention policy; returns what was dropped."""
+    gens: list[retention.Gen] = []
+    complete = True
+    for path in verify.scan(desk.run.checkpoints):
+        finding = verify.look(path, desk.run_id, full=False, remembered=desk.remembered.get(path.name))
+        if finding.verdict is verify.Verdict.UNREADABLE:
+            complete = False
+        if finding.name is None or finding.verdict is not verify.Verdict.VERIFIED:
+            continue
+        healthy = finding.index is not None and finding.index.healthy
+        gens.append(retention.Gen(finding.name, finding.full, healthy, finding.bytes))
+    plan = retention.plan(gens, job.keep, desk.pinned, resumed_from, complete)
+    for name, reason in plan.drop:
+        desk.record(journal.DROPPED, {"generation": name, "reason": reason})
+        durable.remove_tree(desk.run.checkpoints / name, desk.run.checkpoints)
+        desk.remembered.pop(name, None)
+    return [name for name, _ in plan.drop]
+
+
+def examine(desk: Desk, attempt: int) -> ev.Examined:
+    """Read what an attempt left. What cannot be read is as if it were not there."""
+    sealed: list[GenerationName] = []
+    final = False
+    with contextlib.suppress(OSError):
+        for path in verify.scan(desk.run.checkpoints):
+            name = GenerationName.parse(path.name)
+            if name is None or name.attempt != attempt:
+                break  # the newest attempt comes first
+            sealed.append(name)
+        if sealed:
+            newest = desk.run.checkpoints / str(sealed[0])
+            finding = verify.look(newest, desk.run_id, full=False)
+            final = finding.index is not None and finding.index.final
+    tail = log_tail(desk.run.attempt_log(attempt))
+    return ev.Examined(
+        sealed_step=max((name.step for name in sealed), default=None),
+        final=final,
+        last_step=last_step(desk.run.attempt_metrics(attempt)),
+        failure=signature_from_log(tail),
+        tail="\n".join(tail.splitlines()[-TAIL_LINES:]),
+    )
+
+
+def last_step(path: Path) -> int:
+    """The step of the last whole line of a metrics file, 0 where there is none; reads the end alone."""
+    for line in reversed(_end_of(path).split(b"\n")[:-1]):  # what follows the last line end is torn
+        with contextlib.suppress(ValueError, RecursionError):
+            step = msgspec.json.decode(line).get("step")
+            if isinstance(step, int):
+                return step
+    return 0
+
+
+def furthest_step(desk: Desk, before: int) -> int:
+    """The furthest step that the newest attempt before this one with any metrics reported."""
+    for attempt in range(before - 1, max(0, before - 100), -1):
+        found = last_step(desk.run.attempt_metrics(attempt))
+        if found:
+            return found
+    return 0
+
+
+def log_tail(path: Path) -> str:
+    """The end of a log, at most 64 KiB of it."""
+    return _end_of(path).decode(errors="replace")
+
+
+def _end_of(path: Path) -> bytes:
+    """The last 64 KiB of a file; nothing where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES)
+    except OSError:
+        return b""
+
+
+def audit(desk: Desk, attempt: int) -> ev.Audited | None:
+    """Compare the steps that this attempt trained again with those of the run before it."""
+    earlier = metrics.replayed(desk.run, attempt)
+    if not earlier:
+        return None
+    newer = metrics.read_metrics(desk.run.attempt_metrics(attempt)).lines
+    found = metrics.compare_replay(earlier, newer)
+    if not found.compared:
+        return None
+    return ev.Audited(found.text, found.compared, found.equal)
+
+
+def trim_log(path: Path, max_bytes: int) -> None:
+    """Free the middle of a log that is too long; its first block, its end and its length stay."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            found = os.fstat(fd)
+            if found.st_blocks * 512 <= max_bytes:
+                return
+            start = _BLOCK
+            end = (found.st_size - max_bytes // 2) // _BLOCK * _BLOCK
+            if end > start:
+                linux.punch_hole(fd, start, end - start)
+        finally:
+            os.close(fd)
+
+
+def answer(
+    desk: Desk, request: str, ok: bool, text: str, remove: Callable[[RunDirectory, str], None]
+) -> None:
+    """Answer a request in the journal, then take it away."""
+    desk.record(journal.ANSWERED, {"id": request, "ok": ok, "text": text})
+    with contextlib.suppress(OSError, ValueError):
+        remove(desk.run, request)
+
+
+def usable_names(findings: Collection[verify.Finding]) -> list[str]:
+    """The names of those that could be resumed from."""
+    return [f.path.name for f in findings if f.verdict is verify.Verdict.VERIFIED]

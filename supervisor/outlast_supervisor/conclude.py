@@ -1,0 +1,199 @@
+"""An attempt's end: the facts are put together, classed and counted, and what follows is ordered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from outlast_jobs import events as journal
+from outlast_jobs import restart
+from outlast_jobs.contract import ExitCode
+from outlast_jobs.restart import Failure
+
+from . import events as ev
+from .actions import Action, Answer, Choose, Exit, Hook, Note, Say, SetAside
+from .policy import Context
+from .states import Choosing, Ending, Finished, Ledger, Live, State, Waiting
+
+PATIENCE = 60.0
+
+Step = tuple[State, tuple[Action, ...]]
+
+
+def hold_by_person(ledger: Ledger, after: tuple[Action, ...] = ()) -> Step:
+    """The run is stopped by hand: it stays stopped until a person releases it."""
+    reason = f"stopped by {ledger.holding}; go on with: outlast run --release"
+    answer = (Answer(ledger.stop_request, True, "stopped; the run is held"),) if ledger.stop_request else ()
+    return Finished(ledger, ExitCode.HELD, reason), (
+        *after,
+        Note(journal.HELD, {"by": ledger.holding, "reason": "stopped by hand"}),
+        *answer,
+        Exit(ExitCode.HELD, reason),
+    )
+
+
+def conclude(
+    ledger: Ledger,
+    ending: Ending | None,
+    ctx: Context,
+    *,
+    examined: ev.Examined | None = None,
+    failure: Failure | None = None,
+) -> Step:
+    """Class the end of an attempt and order what follows.
+
+    ``ending`` is None where the worker could not be executed at all.
+    """
+    facts = (
+        _facts(ending, examined, failure, ctx.now) if ending else restart.Ending(code=126, failure=failure)
+    )
+    outcome = restart.classify(facts, ctx.policy.restart)
+    counters, action = restart.decide(ledger.counters, outcome, ctx.policy.restart, ctx.chance)
+    ledger = replace(ledger, counters=counters)
+    live = ending.live if ending else None
+    step = max(live.step, examined.last_step) if live and examined else 0
+    note = Note(
+        journal.ATTEMPT_ENDED,
+        {
+            "attempt": ledger.attempt,
+            "outcome": str(outcome.kind),
+            "reason": outcome.reason,
+            "code": facts.code,
+            "signal": facts.signal,
+            "step": step,
+            "counters": counters.to_dict(),
+            "signature": str(facts.failure.signature) if facts.failure else None,
+        },
+    )
+    said = Say(f"attempt {ledger.attempt} ended at step {step}: {outcome.reason}", _level(outcome.kind))
+    before: tuple[Action, ...] = (note, said, *_unanswered(live))
+    if live and live.bad:
+        name, reason = live.bad
+        if not live.chosen.own:
+            action = restart.Unusable(f'start_from "{name}" cannot be used: {reason}')
+        else:
+            before = (*before, SetAside(name, reason))
+    if ending and ending.why == "audit" and isinstance(action, restart.Again):
+        action = restart.GiveUp(f"the replay differs: {ending.detail}")
+    return _order(ledger, action, ctx, before, examined)
+
+
+def _order(
+    ledger: Ledger,
+    action: restart.Action,
+    ctx: Context,
+    before: tuple[Action, ...],
+    examined: ev.Examined | None,
+) -> Step:
+    match action:
+        case restart.Done(reason):
+            return _finish(
+                ledger,
+                ExitCode.DONE,
+                reason,
+                (*before, Note(journal.DONE, {"attempt": ledger.attempt}), Hook("done", reason)),
+            )
+        case restart.GiveUp(reason):
+            return _give_up(ledger, reason, before, examined)
+        case restart.HoldSick(reason):
+            return _give_up(ledger, f"sick: {reason}", before, examined)
+        case restart.Unusable(reason):
+            return _finish(ledger, ExitCode.UNUSABLE, reason, before)
+        case restart.Again(delay, resume, reason):
+            return _again(ledger, delay, resume, reason, ctx, before)
+
+
+def _again(
+    ledger: Ledger,
+    delay: float,
+    resume: Literal["newest", "older", "healthy"],
+    reason: str,
+    ctx: Context,
+    before: tuple[Action, ...],
+) -> Step:
+    if ledger.holding:
+        return hold_by_person(ledger, before)
+    if ledger.leaving:
+        text = f"not done, stopped by {ledger.leaving}: run me again"
+        return _finish(ledger, ExitCode.SAVED, text, before)
+    older, healthy = resume == "older", resume == "healthy"
+    if delay > 0:
+        waiting = Waiting(ledger, ctx.now + delay, reason, older, healthy)
+        return waiting, (*before, Say(f"next attempt in {delay:.1f} s"))
+    choosing = Choosing(ledger, reason, older, healthy, 0, ctx.now + PATIENCE, None)
+    return choosing, (*before, Choose(ledger.attempt + 1, older, healthy, False))
+
+
+def _give_up(ledger: Ledger, reason: str, before: tuple[Action, ...], examined: ev.Examined | None) -> Step:
+    counters = ledger.counters
+    data: dict[str, Any] = {
+        "reason": reason,
+        "signature": str(counters.last) if counters.last else None,
+        "counters": counters.to_dict(),
+    }
+    tail = examined.tail if examined else ""
+    says: tuple[Action, ...] = (Say(f"the last lines of its log:\n{tail}", "error"),) if tail else ()
+    answer = (Answer(ledger.stop_request, True, "ended"),) if ledger.stop_request else ()
+    actions = (
+        *before,
+        Note(journal.GAVE_UP, data),
+        Note(journal.HELD, {"by": "outlast", "reason": reason}),
+        *says,
+        *answer,
+        Hook("given_up", reason),
+    )
+    return _finish(ledger, ExitCode.HELD, f"given up: {reason}", actions)
+
+
+def _finish(ledger: Ledger, code: int, reason: str, before: tuple[Action, ...]) -> Step:
+    answer: tuple[Action, ...] = ()
+    if ledger.stop_request and code != ExitCode.HELD:
+        answer = (Answer(ledger.stop_request, True, reason),)
+    return Finished(ledger, code, reason), (*before, *answer, Exit(code, reason))
+
+
+def _facts(
+    ending: Ending, examined: ev.Examined | None, failure: Failure | None, now: float
+) -> restart.Ending:
+    live = ending.live
+    chosen_step = live.chosen.step
+    sealed = live.seals > 0
+    final, last_step = live.final, live.step
+    found = live.failure or failure
+    if examined:
+        sealed = sealed or (examined.sealed_step is not None and examined.sealed_step > chosen_step)
+        final = final or examined.final
+        last_step = max(last_step, examined.last_step)
+        if found is None and not live.words and (ending.code or ending.signal):
+            found = examined.failure
+    by: Literal["person", "restart", "notice"] | None = None
+    if ending.why in ("person", "restart", "notice"):
+        by = ending.why  # type: ignore[assignment]
+    return restart.Ending(
+        code=ending.code,
+        signal=ending.signal,
+        attached=live.attached,
+        words=live.words,
+        failure=found,
+        phase=live.phase,
+        notice=bool(live.notice),
+        sealed=sealed,
+        trained=max(0, last_step - chosen_step),
+        alive_seconds=ending.ended_at - live.started_at,
+        hung=live.hung or None,
+        bad=live.bad[1] if live.bad else None,
+        refused=live.refused or None,
+        final_sealed=final,
+        sick_step=live.sick,
+        stopped_by=by,
+    )
+
+
+def _unanswered(live: Live | None) -> tuple[Action, ...]:
+    if live is None:
+        return ()
+    return tuple(Answer(r, False, "the attempt ended before a save") for r in live.save_requests)
+
+
+def _level(kind: restart.Kind) -> str:
+    return "info" if kind in (restart.Kind.DONE, restart.Kind.SAVED) else "warning"

@@ -1,0 +1,142 @@
+"""What people and monitors see of a running supervisor: lines, live progress, status.json, systemd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from typing import Any
+
+from outlast_jobs.identity import ProcessIdentity, hostname
+from outlast_jobs.jobfile import Job
+from outlast_jobs.rundir import RunDirectory
+
+from . import chores
+from .helper import Helper
+from .journaler import Journaler
+from .launch import Launcher
+from .loop import Loop
+from .progress import Progress
+from .sdnotify import ServiceManager
+from .snapshot import Facts, snapshot
+from .states import Running, Starting, Stopping
+
+STATUS_EVERY = 30.0  # seconds between two snapshots while nothing changes
+STATUS_LEAST = 0.5  # and the least between two while much does
+LIVE_EVERY = 0.25  # on a terminal, where a person watches
+
+
+class Display:
+    """Shows the state of the loop; never waits for the run directory, except for the very last snapshot."""
+
+    def __init__(
+        self, run: RunDirectory, run_id: str, loop: Loop, launcher: Launcher, *, quiet: bool, verbose: bool
+    ) -> None:
+        self._run, self._run_id, self._loop, self._launcher = run, run_id, loop, launcher
+        self._progress = None if quiet else Progress()
+        self._verbose = verbose
+        self._manager = ServiceManager(dict(os.environ))
+        self._me = str(ProcessIdentity.current())
+        self._started = time.time()
+        self._shown: tuple[Any, ...] | None = None
+        self._written_at = 0.0
+        self._drawn_at = 0.0
+        self._steps: deque[tuple[float, int]] = deque(maxlen=64)
+        self.writing = False
+        self.exclusion = ""
+
+    def tell(self, text: str, level: str) -> None:
+        """Speak to whoever started us."""
+        if self._progress is None or (level == "debug" and not self._verbose):
+            return
+        mark = {"warning": "warning: ", "error": "error: "}.get(level, "")
+        self._progress.event(f"{time.strftime('%H:%M:%S')} {mark}{text}")
+
+    def next_due(self) -> float:
+        """When to show again."""
+        due = self._written_at + STATUS_EVERY
+        if self._manager.watchdog_seconds is not None:
+            due = min(due, self._written_at + self._manager.watchdog_seconds / 3)
+        if self._key() != self._shown:
+            due = min(due, self._written_at + STATUS_LEAST)
+        return due
+
+    def show(self, now: float, helper: Helper, journaler: Journaler) -> None:
+        """Show what changed, as often as is useful."""
+        self._count_steps()
+        if now >= self.next_due() and not self.writing:
+            view = self._write(now, journaler)
+            self.writing = True
+            job, attempt = self._launcher.job, int(view.get("attempt") or 0)
+            helper.submit("status", lambda: self._chore(view, job, attempt))
+        elif self._progress is not None and now >= self._drawn_at + LIVE_EVERY and self._key() != self._shown:
+            self._drawn_at = now
+            self._progress.update(self._view(now, journaler))
+
+    def last(self, journaler: Journaler) -> None:
+        """The snapshot that stays when the supervisor is gone."""
+        self._manager.tell("STOPPING=1")
+        view = self._write(time.monotonic(), journaler)
+        if not journaler.unjournaled:  # a dead disk must not hold the end
+            with contextlib.suppress(OSError):
+                self._run.write_status(view)
+        if self._progress is not None:
+            self._progress.close()
+
+    def _write(self, now: float, journaler: Journaler) -> dict[str, Any]:
+        view = self._view(now, journaler)
+        self._shown, self._written_at = self._key(), now
+        if self._progress is not None:
+            self._progress.update(view)
+        line = f"attempt {view.get('attempt')}: {view.get('state')}, step {view.get('step')}"
+        self._manager.tell(f"READY=1\nWATCHDOG=1\nSTATUS={line}")
+        return view
+
+    def _chore(self, view: dict[str, Any], job: Job, attempt: int) -> None:
+        self._run.write_status(view)
+        if attempt and job.logs.max_bytes is not None:
+            chores.trim_log(self._run.attempt_log(attempt), job.logs.max_bytes)
+
+    def _view(self, now: float, journaler: Journaler) -> dict[str, Any]:
+        if self._loop.state is None:
+            return {}
+        facts = Facts(
+            run_id=self._run_id,
+            name=self._launcher.job.name,
+            host=hostname(),
+            supervisor=self._me,
+            started=self._started,
+            exclusion=self.exclusion,
+            unjournaled=journaler.unjournaled,
+            warnings=[f"the journal cannot be written: {journaler.error}"] if journaler.error else [],
+            rate=self._rate(),
+            clock=time.time() - time.monotonic(),
+        )
+        return snapshot(self._loop.state, facts, now)
+
+    def _count_steps(self) -> None:
+        state = self._loop.state
+        if not isinstance(state, (Starting, Running, Stopping)) or state.live.stepped_at is None:
+            return
+        point = (state.live.stepped_at, state.live.step)
+        if self._steps and self._steps[-1][1] > point[1]:
+            self._steps.clear()
+        if not self._steps or point[1] > self._steps[-1][1]:
+            self._steps.append(point)
+
+    def _rate(self) -> float | None:
+        """Steps a second over the last reports."""
+        if len(self._steps) < 2:
+            return None
+        (first_at, first), (last_at, last) = self._steps[0], self._steps[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at and last > first else None
+
+    def _key(self) -> tuple[Any, ...]:
+        state = self._loop.state
+        live = getattr(state, "live", None)
+        return (
+            type(state),
+            state.ledger if state else None,
+            live and (live.step, live.phase, live.seals, live.attached, live.save_wanted),
+        )

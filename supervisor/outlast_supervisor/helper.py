@@ -1,0 +1,52 @@
+"""A thread that does what may block: files of the run directory, which may hang, never stop the loop."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Helper:
+    """Run jobs one after another in a daemon thread and hand each result to ``deliver``.
+
+    ``deliver(tag, result, error)`` is called in the thread; it must only enqueue. ``nice`` lowers the
+    priority of this thread alone (on Linux a priority belongs to a thread).
+    """
+
+    def __init__(
+        self, name: str, deliver: Callable[[str, Any, BaseException | None], None], nice: int = 0
+    ) -> None:
+        self._deliver = deliver
+        self._nice = nice
+        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]]] = queue.SimpleQueue()
+        self._pending = 0
+        # daemonic: a thread stuck in a dead file system must not keep the process from ending
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        """Jobs handed in whose result was not delivered yet."""
+        return self._pending
+
+    def submit(self, tag: str, job: Callable[[], Any]) -> None:
+        """Hand in a job; its result comes through ``deliver`` under this tag."""
+        self._pending += 1
+        self._jobs.put((tag, job))
+
+    def _work(self) -> None:
+        if self._nice:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        while True:
+            tag, job = self._jobs.get()
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = job()
+            except Exception as caught:
+                error = caught
+            self._pending -= 1
+            self._deliver(tag, result, error)

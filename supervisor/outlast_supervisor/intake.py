@@ -1,0 +1,179 @@
+"""Turn notifications into events: who may speak is decided by the kernel's word, then each field is read."""
+
+from __future__ import annotations
+
+import math
+import os
+import selectors
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from outlast_jobs import safejson
+from outlast_jobs.contract import PROTOCOL, Env, Field
+from outlast_jobs.errors import IntegrityError
+from outlast_jobs.identity import ProcessIdentity
+from outlast_jobs.restart import Failure
+
+from . import events as ev
+from .notify import Message
+from .processes import carries
+
+_MAX_SENDERS = 4096  # a worker that forks without end must not fill our memory
+
+
+@dataclass
+class Trainers:
+    """The attached trainers of the running attempt, each pinned by a pidfd that tells of its end."""
+
+    selector: selectors.BaseSelector
+    by_pid: dict[int, tuple[ProcessIdentity, int]] = field(default_factory=dict)
+
+    def attach(self, identity: ProcessIdentity) -> bool:
+        """Pin a trainer; False where it is known already or gone."""
+        if identity.pid in self.by_pid:
+            return False
+        try:
+            fd = os.pidfd_open(identity.pid)
+        except OSError:
+            return False
+        if ProcessIdentity.of(identity.pid) != identity:
+            os.close(fd)
+            return False
+        self.by_pid[identity.pid] = (identity, fd)
+        self.selector.register(fd, selectors.EVENT_READ, ("trainer", identity.pid))
+        return True
+
+    def gone(self, pid: int) -> ProcessIdentity | None:
+        """Forget a trainer whose pidfd became readable."""
+        known = self.by_pid.pop(pid, None)
+        if known is None:
+            return None
+        self.selector.unregister(known[1])
+        os.close(known[1])
+        return known[0]
+
+    def clear(self) -> None:
+        """Forget all of them: the attempt is over."""
+        for pid in list(self.by_pid):
+            self.gone(pid)
+
+
+class Intake:
+    """Reads the messages of one attempt; everything else that speaks to the socket is passed over."""
+
+    def __init__(self, trainers: Trainers, complain: Callable[[str], None]) -> None:
+        self._trainers = trainers
+        self._complain = complain
+        self._markers: tuple[bytes, bytes] | None = None
+        self._known: dict[int, ProcessIdentity] = {}
+        self._strangers = 0
+
+    def expect(self, run_id: str, attempt: int) -> None:
+        """From now on only processes of this attempt are heard."""
+        self._markers = (f"{Env.RUN_ID}={run_id}".encode(), f"{Env.ATTEMPT}={attempt}".encode())
+        self._known.clear()
+
+    def events(self, message: Message) -> list[ev.Event]:
+        """What a message says, in an order that keeps facts before last words."""
+        sender = self._sender(message.pid)
+        if sender is None:
+            return []
+        fields = message.fields
+        found: list[ev.Event] = []
+        step = _count(fields.get(Field.STEP))
+        if Field.READY in fields or (step is not None and message.pid not in self._trainers.by_pid):
+            # a step from one whose READY was lost attaches it: a lost datagram is no dead worker
+            found += self._attach(sender, fields, step)
+        found += _facts(fields, step)
+        return found
+
+    def _sender(self, pid: int) -> ProcessIdentity | None:
+        """The identity of a process of this attempt; None for any other."""
+        known = self._known.get(pid)
+        if known is not None:  # dead by now or not: a datagram that it sent before is still its own
+            return known
+        if self._markers is None or not all(carries(pid, marker) for marker in self._markers):
+            self._strangers += 1
+            if self._strangers in (1, 100, 10_000):
+                self._complain(
+                    f"passed over {self._strangers} notifications of processes that are not this attempt's"
+                )
+            return None
+        identity = ProcessIdentity.of(pid)
+        if identity is not None and len(self._known) < _MAX_SENDERS:
+            self._known[pid] = identity
+        return identity
+
+    def _attach(self, sender: ProcessIdentity, fields: Mapping[str, str], step: int | None) -> list[ev.Event]:
+        protocol = fields.get(Field.PROTOCOL, PROTOCOL)
+        if protocol != PROTOCOL:
+            return [
+                ev.Refused(
+                    f"the worker speaks protocol {protocol}, this outlast {PROTOCOL}: install one version"
+                )
+            ]
+        if not self._trainers.attach(sender):
+            return []
+        ready = Field.READY in fields
+        at = step or 0 if ready else max(0, (step or 0) - 1)
+        restored = fields.get(Field.RESTORED) or None
+        return [ev.Attached(sender, _count(fields.get(Field.RANK)) or 0, at, restored)]
+
+
+def _facts(fields: Mapping[str, str], step: int | None) -> list[ev.Event]:
+    found: list[ev.Event] = []
+    if (name := fields.get(Field.SEALED)) is not None and step is not None:
+        found.append(
+            ev.Sealed(name, step, _count(fields.get(Field.BYTES)) or 0, _seconds(fields.get(Field.SECONDS)))
+        )
+    elif Field.READY not in fields and (step is not None or Field.PHASE in fields):
+        total = _count(fields.get(Field.TOTAL))
+        found.append(ev.Reported(step, total, fields.get(Field.LOSS), fields.get(Field.PHASE)))
+    if (written := _count(fields.get(Field.SAVING))) is not None:
+        found.append(ev.Saving(written))
+    if (reason := fields.get(Field.SAVE_FAILED)) is not None:
+        found.append(ev.SaveFailed(reason))
+    if (sick := _count(fields.get(Field.SICK))) is not None:
+        found.append(ev.Sick(sick))
+    if (bad := _object(fields.get(Field.BAD))) is not None:
+        where = f'"{bad["file"]}": ' if bad.get("file") else ""
+        found.append(
+            ev.FoundBad(str(bad.get("generation", "")), f"{where}{bad.get('reason', 'no reason given')}")
+        )
+    if (refused := fields.get(Field.REFUSED)) is not None:
+        found.append(ev.Refused(refused))
+    if (drift := fields.get(Field.DRIFT)) is not None:
+        found.append(ev.Drifted(_sentences(drift)))
+    if (failure := _object(fields.get(Field.FAILURE))) is not None:
+        found.append(ev.Raised(Failure.from_dict(failure)))
+    if (word := fields.get(Field.EXIT)) is not None:
+        found.append(ev.Said(word))
+    return found
+
+
+def _count(text: str | None) -> int | None:
+    """A whole number of at most 18 digits, or None: what cannot be read is passed over."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) and value >= 0 else 0.0
+
+
+def _object(text: str | None) -> dict[str, object] | None:
+    if text is None:
+        return None
+    try:
+        return safejson.parse_object(text.encode(), what="a notification", limit=8192)
+    except IntegrityError:
+        return {"reason": text, "exception": "an exception that could not be read", "message": text}
+
+
+def _sentences(text: str) -> tuple[str, ...]:
+    wrapped = _object('{"list":' + text + "}") or {}
+    items = wrapped.get("list")
+    return tuple(str(item) for item in items) if isinstance(items, list) else (text,)

@@ -1,0 +1,34 @@
+"""The few Linux calls that Python does not wrap: prctl and hole punching."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
+
+
+def _check(result: int, call: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}")
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Have the kernel send this process a signal when the thread that forked it ends (prctl(2))."""
+    _check(_LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def become_subreaper() -> None:
+    """Have orphans among our descendants become our children, so that none can hide (prctl(2))."""
+    _check(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Give the blocks of a range back to the file system; the file keeps its length (fallocate(2))."""
+    flags = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+    _check(_LIBC.fallocate(fd, flags, ctypes.c_long(offset), ctypes.c_long(length)), "fallocate")

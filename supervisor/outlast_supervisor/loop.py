@@ -1,0 +1,202 @@
+"""The loop: signals, deaths, messages, helpers' results, requests and timers become events, one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from . import early, processes
+from . import events as ev
+from .clock import Clocks, stood_still
+from .helper import Helper
+from .intake import Intake, Trainers
+from .notify import NotifySocket
+from .policy import Context, Policy
+from .states import State
+from .table import decide
+from .timers import next_due
+
+Result = tuple[str, Any, BaseException | None]
+MOST_SIGNALS = 512  # bytes read from the wake-up descriptor at once; each is one signal
+
+
+class Loop:
+    """Owns every source of events and the state; what is decided goes to ``carry``.
+
+    It sleeps until something happens or the next deadline comes. Nothing in it waits for a file of the
+    run directory: helpers do that.
+    """
+
+    def __init__(self, policy: Policy, complain: Callable[[str], None]) -> None:
+        self.policy = policy
+        self.selector = selectors.DefaultSelector()
+        self.notify = NotifySocket()
+        self.trainers = Trainers(self.selector)
+        self.intake = Intake(self.trainers, complain)
+        self.state: State | None = None
+        self.carry: Callable[[State, tuple[Any, ...]], None] = lambda state, actions: None
+        self.on_signal: Callable[[int], None] = lambda number: None
+        self.on_child: Callable[[int, int], None] = lambda pid, status: None
+        self.on_result: Callable[[str, Any, BaseException | None], None] = lambda tag, result, error: None
+        self.on_idle: Callable[[float], None] = lambda now: None
+        self.on_pause: Callable[[float], None] = lambda seconds: None
+        self.on_jump: Callable[[float], None] = lambda seconds: None
+        self.dues: list[Callable[[], float | None]] = []
+        self.stopped = False
+        self._events: deque[ev.Event] = deque()
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._signal_read, self._signal_write = socket.socketpair()
+        for end in (self._wake_read, self._wake_write, self._signal_read, self._signal_write):
+            end.setblocking(False)
+        self._clocks = Clocks(time.time(), time.monotonic())
+        self._chance = random.Random()
+        self._deaths = False
+
+    # -- sources -------------------------------------------------------------------------------------------
+
+    def helper(self, name: str, nice: int = 0) -> Helper:
+        """A helper whose results come through ``on_result``."""
+        return Helper(name, self._deliver, nice)
+
+    def wake(self) -> None:
+        """End the present sleep; may be called from any thread."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._wake_write.send(b"w")
+
+    def post(self, event: ev.Event) -> None:
+        """Queue an event; only from the loop's own thread."""
+        self._events.append(event)
+
+    def listen(self, numbers: set[int]) -> None:
+        """Take over these signals: each arrives as a byte, and what came before is not lost."""
+        signal.set_wakeup_fd(self._signal_write.fileno(), warn_on_full_buffer=False)
+        for number in {*numbers, signal.SIGCHLD}:
+            signal.signal(number, _noted)
+        self.selector.register(self._signal_read, selectors.EVENT_READ, ("signals", 0))
+        self.selector.register(self._wake_read, selectors.EVENT_READ, ("wake", 0))
+        self.selector.register(self.notify, selectors.EVENT_READ, ("notify", 0))
+        for number in early.drain():
+            self.on_signal(number)
+
+    # -- running -------------------------------------------------------------------------------------------
+
+    def run(self, state: State, actions: tuple[Any, ...]) -> None:
+        """Run until ``stopped`` is set."""
+        self.state = state
+        self.carry(state, actions)
+        while not self.stopped:
+            self._drain()
+            if self.stopped:
+                break
+            self._sleep()
+
+    def _drain(self) -> None:
+        while self._events:
+            self.dispatch(self._events.popleft())
+        self.on_idle(time.monotonic())
+
+    def dispatch(self, event: ev.Event) -> None:
+        """Decide on one event and have it carried out."""
+        if self.state is None:
+            return
+        ctx = Context(self.policy, time.monotonic(), self._chance.random())
+        self.state, actions = decide(self.state, event, ctx)
+        self.carry(self.state, actions)
+
+    def _sleep(self) -> None:
+        before = time.monotonic()
+        wanted = self._due(before)
+        timeout = None if wanted is None else max(0.0, wanted - before)
+        ready = self.selector.select(timeout)
+        after = time.monotonic()
+        if stood_still(wanted, before, after, bool(ready)):
+            self.on_pause(after - before)
+            self.post(ev.Paused(after - before))
+        if jumped := self._clocks.jump(time.time(), after):
+            self.on_jump(jumped)
+        # messages come before deaths: the last words of a trainer are in the socket when its end is told
+        for key, _ in sorted(ready, key=lambda r: _ORDER[r[0].data[0]]):
+            self._read(*key.data)
+        if self._deaths:
+            self._deaths = False
+            self._hear()
+            processes.reap(self.on_child)
+        wanted = next_due(self.state, self.policy, after) if self.state else None
+        if wanted is not None and after >= wanted:
+            self.post(ev.Tick())
+
+    def _due(self, now: float) -> float | None:
+        dues = [due() for due in self.dues]
+        if self.state is not None:
+            dues.append(next_due(self.state, self.policy, now))
+        return min((d for d in dues if d is not None), default=None)
+
+    def _read(self, kind: str, pid: int) -> None:
+        if kind == "notify":
+            self._hear()
+        elif kind == "signals":
+            self._signals()
+        elif kind == "wake":
+            with contextlib.suppress(BlockingIOError):
+                self._wake_read.recv(4096)
+            self._collect()
+        elif kind == "trainer":
+            self._hear()
+            gone = self.trainers.gone(pid)
+            if gone is not None:
+                self.post(ev.TrainerGone(gone))
+
+    def _hear(self) -> None:
+        for message in self.notify.receive():
+            for event in self.intake.events(message):
+                self.post(event)
+
+    def _signals(self) -> None:
+        try:
+            numbers = self._signal_read.recv(MOST_SIGNALS)
+        except BlockingIOError:
+            return
+        for number in dict.fromkeys(numbers):  # fifty of a kind are one
+            if number == signal.SIGCHLD:
+                self._deaths = True
+            else:
+                for _ in range(min(2, numbers.count(number)) if number == signal.SIGINT else 1):
+                    self.on_signal(number)
+
+    def _deliver(self, tag: str, result: Any, error: BaseException | None) -> None:
+        self._results.put((tag, result, error))
+        self.wake()
+
+    def _collect(self) -> None:
+        while True:
+            try:
+                tag, result, error = self._results.get_nowait()
+            except queue.Empty:
+                return
+            self.on_result(tag, result, error)
+
+    def close(self) -> None:
+        """Give back what this loop holds; signals are ignored from here on, the end is near."""
+        signal.set_wakeup_fd(-1)
+        self.trainers.clear()
+        self.selector.close()
+        self.notify.close()
+        for end in (self._wake_read, self._wake_write, self._signal_read, self._signal_write):
+            end.close()
+
+
+_ORDER = {"notify": 0, "trainer": 1, "wake": 2, "signals": 3}
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The byte in the wake-up descriptor says it all."""

@@ -1,0 +1,97 @@
+"""The notify socket: systemd's datagram protocol, with the sender known by the kernel's word alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+_LIMIT = 8192  # bytes a datagram; more is cut and then refused
+_PATH_LIMIT = 107  # sun_path of unix(7), less the terminating zero
+
+
+@dataclass(frozen=True)
+class Message:
+    """One notification: the sender's pid in our own pid namespace, and its fields."""
+
+    pid: int
+    fields: dict[str, str]
+
+
+class NotifySocket:
+    """A datagram socket with a short random name in a folder that only this user can enter."""
+
+    def __init__(self) -> None:
+        self.folder = Path(_make_folder())
+        self.path = str(self.folder / secrets.token_hex(4))
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.socket.setblocking(False)
+        self.socket.bind(self.path)
+        self.dropped = 0  # datagrams that were not a notification
+
+    def fileno(self) -> int:
+        """For the selector."""
+        return self.socket.fileno()
+
+    def receive(self, at_most: int = 64) -> list[Message]:
+        """All messages that wait, up to a number, so that a flood cannot hold the loop."""
+        messages = []
+        for _ in range(at_most):
+            try:
+                data, ancillary, flags, _ = self.socket.recvmsg(_LIMIT, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except BlockingIOError:
+                break
+            except OSError:
+                break
+            message = _parse(data, ancillary, bool(flags & socket.MSG_TRUNC))
+            if message is None:
+                self.dropped += 1
+            else:
+                messages.append(message)
+        return messages
+
+    def close(self) -> None:
+        """Remove the socket and its folder; a sender then gets ECONNREFUSED or ENOENT."""
+        self.socket.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _make_folder() -> str:
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):
+        if parent and len(parent) + len("/outlast-12345678/12345678") <= _PATH_LIMIT:
+            with contextlib.suppress(OSError):
+                return tempfile.mkdtemp(prefix="outlast-", dir=parent)  # mkdtemp gives 0700
+    return tempfile.mkdtemp(prefix="outlast-")
+
+
+def _parse(data: bytes, ancillary: list[tuple[int, int, bytes]], truncated: bool) -> Message | None:
+    if truncated:
+        return None
+    pid = 0
+    for level, kind, payload in ancillary:
+        if (
+            level == socket.SOL_SOCKET
+            and kind == socket.SCM_CREDENTIALS
+            and len(payload) >= _CREDENTIALS.size
+        ):
+            pid = _CREDENTIALS.unpack(payload[: _CREDENTIALS.size])[0]
+    if pid <= 0:
+        return None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    fields = {}
+    for line in text.split("\n"):
+        key, separator, value = line.partition("=")
+        if separator and key:
+            fields[key] = value
+    return Message(pid, fields) if fields else None

@@ -1,0 +1,31 @@
+"""What the job file asks for, as far as the state table needs it; replaced whole at a reload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast_jobs import restart
+from outlast_jobs.cadence import SavePolicy
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Times are seconds."""
+
+    restart: restart.Policy
+    save: SavePolicy
+    grace: float = 30.0
+    warn: float = 120.0
+    on_usr1: str = "auto"  # auto, save, stop
+    hang_min: float = 600.0
+    audit: str = "warn"  # warn, stop
+    shielded: bool = True  # signals: outlast; hold the save signal until a trainer attached
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a decision may know besides state and event: no clock, file or environment is read in it."""
+
+    policy: Policy
+    now: float  # monotonic seconds
+    chance: float  # in [0, 1), spreads the delays of many runs

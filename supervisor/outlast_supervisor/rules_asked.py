@@ -1,0 +1,146 @@
+"""What is decided while a worker runs and somebody asks, or time passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outlast_jobs import cadence, hang
+from outlast_jobs import events as journal
+from outlast_jobs.contract import Phase
+
+from . import events as ev
+from .actions import Action, Answer, Hook, Note, Say, SignalAll, SignalTrainers, SignalWorker
+from .policy import Context
+from .rules_live import ask_allowance, save_p95, step_longest, stop
+from .states import Ledger, Running, Starting, State, Stopping
+
+STACKS_SECONDS = 1.0  # for the dump of all stacks to reach the log before TERM goes
+HUNG_GRACE = 10.0  # a hung worker seldom saves: it gets this long, or the job's grace where that is shorter
+
+Step = tuple[State, tuple[Action, ...]]
+Alive = Starting | Running | Stopping
+
+
+# -- what others ask ---------------------------------------------------------------------------------------
+
+
+def notice(state: Starting | Running, event: ev.Notice, ctx: Context) -> Step:
+    ledger: Ledger = replace(state.ledger, leaving=event.source)
+    state = replace(state, ledger=ledger, live=replace(state.live, notice=event.source))
+    text = f"{event.source}: the worker saves at the next boundary and ends, within {ctx.policy.grace:.0f} s"
+    return stop(state, "notice", event.source, ctx, Note(journal.NOTICE, {"signal": event.source}), Say(text))
+
+
+def stop_now(state: Alive, event: ev.StopNow, ctx: Context) -> Step:
+    ledger = replace(state.ledger, leaving=event.source)
+    live = replace(state.live, notice=event.source)
+    why = state.why if isinstance(state, Stopping) else "notice"
+    after = Stopping(ledger, live, why, event.source, term_at=None, kill_at=None)
+    return after, (Say(f"{event.source}: ending at once, without a save", "warning"), SignalAll("kill"))
+
+
+def warned(state: Starting | Running, event: ev.Warned, ctx: Context) -> Step:
+    how = ctx.policy.on_usr1
+    if how == "stop":
+        return notice(state, ev.Notice(event.source), ctx)
+    if how == "auto":
+        fit = _fit(state, ctx)
+        if isinstance(fit, cadence.StopNow):
+            return notice(state, ev.Notice(f"{event.source}, {fit.reason}"), ctx)
+        if isinstance(fit, cadence.TrainOn):
+            return state, (
+                Note(journal.NOTICE, {"signal": event.source}),
+                Say(f"{event.source}: training on, {fit.reason}"),
+            )
+    return save_asked(state, ev.SaveAsked(event.source, ""), ctx)
+
+
+def save_asked(state: Starting | Running, event: ev.SaveAsked, ctx: Context) -> Step:
+    live = state.live
+    live = replace(
+        live,
+        save_wanted=(*live.save_wanted, event.source),
+        save_requests=(*live.save_requests, event.request) if event.request else live.save_requests,
+    )
+    state = replace(state, live=live)
+    note = Note(journal.RELAYED, {"signal": "save", "from": event.source})
+    if isinstance(state, Running):
+        # many signals at once are one save: the worker's flag is one bit, and so is ours
+        return state, (note, SignalTrainers("save")) if len(live.save_wanted) == 1 or event.request else ()
+    if ctx.policy.shielded:
+        return state, (Say(f"{event.source}: held until the trainer attaches"),)
+    return state, (note, SignalWorker("save"))
+
+
+def stop_asked(state: Starting | Running, event: ev.StopAsked, ctx: Context) -> Step:
+    ledger = replace(state.ledger, holding=event.source, stop_request=event.request)
+    state = replace(state, ledger=ledger, live=replace(state.live, notice=event.source))
+    return stop(
+        state, "person", event.source, ctx, Say(f"stopped by {event.source}: saving at the next boundary")
+    )
+
+
+def restart_asked(state: Starting | Running, event: ev.RestartAsked, ctx: Context) -> Step:
+    state = replace(state, live=replace(state.live, notice=event.source))
+    answer = Answer(event.request, True, "saving and starting again")
+    return stop(state, "restart", event.source, ctx, answer, Say(f"restart asked by {event.source}"))
+
+
+# -- time --------------------------------------------------------------------------------------------------
+
+
+def tick(state: Starting | Running, event: ev.Tick, ctx: Context) -> Step:
+    fit = _fit(state, ctx)
+    if isinstance(fit, cadence.StopNow) and state.ledger.deadline is not None:
+        return notice(state, ev.Notice(f"the deadline ({state.ledger.deadline_source}), {fit.reason}"), ctx)
+    if isinstance(state, Starting):
+        return state, ()
+    live = state.live
+    found = hang.hung(live.phase, ctx.now - live.progress_at, live.times, ctx.policy.hang_min, live.attached)
+    if found is not None:
+        return _hung(state, found, ctx)
+    return _cadence(state, ctx)
+
+
+def _fit(state: Starting | Running, ctx: Context) -> cadence.StopNow | cadence.TrainOn | cadence.FarAway:
+    live = state.live
+    return cadence.last_fit(
+        ctx.now, state.ledger.deadline, step_longest(live), save_p95(live), ctx.policy.warn
+    )
+
+
+def _hung(state: Running, found: hang.Hung, ctx: Context) -> Step:
+    live = replace(state.live, hung=found.reason)
+    grace = min(ctx.policy.grace, HUNG_GRACE)
+    after = Stopping(
+        state.ledger,
+        live,
+        "hung",
+        found.reason,
+        term_at=ctx.now + STACKS_SECONDS,
+        kill_at=ctx.now + STACKS_SECONDS + grace,
+    )
+    data = {"phase": found.phase, "seconds": found.seconds, "limit": found.limit}
+    return after, (
+        Note(journal.HUNG, data),
+        Say(f"hung: {found.reason}; its stacks are in the log, then it is ended", "warning"),
+        Hook("hung", found.reason),
+        SignalTrainers("stacks"),
+    )
+
+
+def _cadence(state: Running, ctx: Context) -> Step:
+    live = state.live
+    if live.phase == Phase.SAVE:
+        return state, ()
+    due = cadence.overdue(ctx.now, live.sealed_at, live.asked_at, ctx.policy.save, ask_allowance(live))
+    if due is None:
+        return state, ()
+    live = replace(live, asked_at=ctx.now)
+    if isinstance(due, cadence.Ask):
+        return replace(state, live=live), (Say(due.reason), SignalTrainers("save"))
+    first = not state.ledger.violation
+    says: tuple[Action, ...] = (Say(f"cadence violated: {due.reason}", "warning"),) if first else ()
+    ledger = replace(state.ledger, violation=due.reason)
+    note = Note(journal.VIOLATION, {"reason": due.reason})
+    return replace(state, live=live, ledger=ledger), (note, *says, SignalTrainers("save"))

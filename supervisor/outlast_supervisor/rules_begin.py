@@ -1,0 +1,210 @@
+"""What is decided while no worker runs: clearing, choosing, launching, waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outlast_jobs import events as journal
+from outlast_jobs.contract import ExitCode, Phase
+from outlast_jobs.restart import Failure
+
+from . import events as ev
+from .actions import Action, Answer, Choose, EndLeftovers, Exit, Note, Say, SignalWorker, Spawn
+from .conclude import conclude, hold_by_person
+from .policy import Context
+from .states import Choosing, Clearing, Finished, Launching, Ledger, Live, Starting, State, Stopping, Waiting
+
+LOOK_EVERY = 0.1  # seconds between looks at what an earlier attempt left: nobody tells us of its end
+TELL_EVERY = 30.0
+PATIENCE = 60.0  # seconds for which an unreadable generation is tried again
+KILL_AFTER = 2.0  # seconds from TERM to all until KILL to all
+
+Step = tuple[State, tuple[Action, ...]]
+
+
+def begin(ledger: Ledger, now: float) -> Step:
+    """The first state of a supervisor's life."""
+    state = Clearing(
+        ledger, look_at=now + LOOK_EVERY, kill_at=None, tell_at=now + TELL_EVERY, signalled="look"
+    )
+    return state, (EndLeftovers("look"),)
+
+
+def choose(ledger: Ledger, cause: str, ctx: Context, *, older: bool = False, healthy: bool = False) -> Step:
+    """Look for the generation to resume from."""
+    state = Choosing(ledger, cause, older, healthy, 0, ctx.now + PATIENCE, None)
+    return state, (Choose(ledger.attempt + 1, older, healthy, False),)
+
+
+def leave(ledger: Ledger, source: str) -> Step:
+    """End the supervisor while no worker runs."""
+    reason = f"not done, nothing in flight; stopped by {source}: run me again"
+    return Finished(replace(ledger, leaving=source), ExitCode.SAVED, reason), (Exit(ExitCode.SAVED, reason),)
+
+
+# -- Clearing ------------------------------------------------------------------------------------------
+
+
+def clearing_gone(state: Clearing, event: ev.LeftoversGone, ctx: Context) -> Step:
+    if state.ledger.holding:
+        return hold_by_person(state.ledger)
+    return choose(state.ledger, "start", ctx)
+
+
+def clearing_remain(state: Clearing, event: ev.LeftoversRemain, ctx: Context) -> Step:
+    if state.signalled != "look":
+        return replace(state, look_at=ctx.now + LOOK_EVERY), ()
+    text = (
+        f"ending what is left of an earlier attempt: pids {', '.join(map(str, event.pids))}"
+        if event.pids
+        else "an earlier attempt is still alive elsewhere: waiting for it to end"
+    )
+    after = replace(state, look_at=ctx.now + LOOK_EVERY, kill_at=ctx.now + ctx.policy.grace, signalled="term")
+    return after, (
+        Note(journal.LEFTOVERS_ENDED, {"pids": list(event.pids), "how": "term"}),
+        Say(text, "warning"),
+        EndLeftovers("term"),
+    )
+
+
+def clearing_tick(state: Clearing, event: ev.Tick, ctx: Context) -> Step:
+    actions: list[Action] = []
+    how = "look"
+    if state.kill_at is not None and ctx.now >= state.kill_at:
+        how = "kill"
+        state = replace(state, kill_at=None, signalled="kill")
+    if ctx.now >= state.tell_at:
+        actions.append(Say("still waiting for an earlier attempt to end", "warning"))
+        state = replace(state, tell_at=ctx.now + TELL_EVERY)
+    if how == "look" and state.signalled == "kill":
+        how = "kill"  # it may have started more in the meantime
+    return replace(state, look_at=ctx.now + LOOK_EVERY), (*actions, EndLeftovers(how))
+
+
+# -- Choosing ------------------------------------------------------------------------------------------
+
+
+def choosing_chosen(state: Choosing, event: ev.Chosen, ctx: Context) -> Step:
+    ledger = replace(state.ledger, attempt=event.attempt)
+    if ledger.holding:
+        return hold_by_person(state.ledger)
+    data = {
+        "attempt": ledger.attempt,
+        "resume": event.name,
+        "step": event.step,
+        "cause": state.cause,
+        "why": event.why,
+    }
+    return Launching(ledger, event, state.cause), (
+        Note(journal.ATTEMPT_STARTED, data),
+        Spawn(ledger.attempt, event, state.cause),
+    )
+
+
+def choosing_unusable(state: Choosing, event: ev.Unusable, ctx: Context) -> Step:
+    return Finished(state.ledger, ExitCode.UNUSABLE, event.reason), (Exit(ExitCode.UNUSABLE, event.reason),)
+
+
+def choosing_failed(state: Choosing, event: ev.ChooseFailed, ctx: Context) -> Step:
+    delay = min(10.0, 0.5 * 2.0 ** min(state.failures, 6))
+    after = replace(state, failures=state.failures + 1, retry_at=ctx.now + delay)
+    return after, (Say(f"{event.reason}; looking again in {delay:.1f} s", "warning"),)
+
+
+def choosing_tick(state: Choosing, event: ev.Tick, ctx: Context) -> Step:
+    if state.retry_at is None or ctx.now < state.retry_at:
+        return state, ()
+    pass_over = ctx.now >= state.give_up_at
+    return replace(state, retry_at=None), (
+        Choose(state.ledger.attempt + 1, state.older, state.healthy, pass_over),
+    )
+
+
+# -- Launching -----------------------------------------------------------------------------------------
+
+
+def launching_spawned(state: Launching, event: ev.Spawned, ctx: Context) -> Step:
+    now, chosen = ctx.now, state.chosen
+    live = Live(
+        attempt=state.ledger.attempt,
+        worker=event.worker,
+        chosen=chosen,
+        started_at=now,
+        progress_at=now,
+        phase=Phase.IMPORT,
+        phase_at=now,
+        sealed_at=now,
+        sealed_step=chosen.step,
+        step=chosen.step,
+    )
+    if not state.ledger.leaving and not state.ledger.holding:
+        resumed = f"resumes from {chosen.name}" if chosen.name else "starts at step 0"
+        return Starting(state.ledger, live), (Say(f"attempt {live.attempt} {resumed} ({chosen.why})"),)
+    why = "person" if state.ledger.holding else "notice"
+    live = replace(live, notice=state.ledger.leaving)
+    stopping = Stopping(
+        state.ledger,
+        live,
+        why,
+        state.ledger.holding or state.ledger.leaving,
+        term_at=now + ctx.policy.grace,
+        kill_at=now + ctx.policy.grace + KILL_AFTER,
+    )
+    return stopping, (SignalWorker("stop"),)
+
+
+def launching_failed(state: Launching, event: ev.SpawnFailed, ctx: Context) -> Step:
+    failure = Failure("cannot execute the worker", event.reason)
+    return conclude(state.ledger, None, ctx, failure=failure)
+
+
+def launching_notice(state: Launching, event: ev.Notice, ctx: Context) -> Step:
+    return replace(state, ledger=replace(state.ledger, leaving=event.source)), ()
+
+
+def launching_stop(state: Launching, event: ev.StopAsked, ctx: Context) -> Step:
+    return replace(state, ledger=replace(state.ledger, holding=event.source, stop_request=event.request)), ()
+
+
+# -- Waiting -------------------------------------------------------------------------------------------
+
+
+def waiting_tick(state: Waiting, event: ev.Tick, ctx: Context) -> Step:
+    if ctx.now < state.until_at:
+        return state, ()
+    return choose(state.ledger, state.reason, ctx, older=state.older, healthy=state.healthy)
+
+
+def waiting_restart(state: Waiting, event: ev.RestartAsked, ctx: Context) -> Step:
+    after, actions = choose(
+        state.ledger, f"restart asked by {event.source}", ctx, older=state.older, healthy=state.healthy
+    )
+    return after, (Answer(event.request, True, "starting again at once"), *actions)
+
+
+# -- the same in all of them ---------------------------------------------------------------------------
+
+
+def idle_notice(state: Clearing | Choosing | Waiting, event: ev.Notice | ev.StopNow, ctx: Context) -> Step:
+    return leave(state.ledger, event.source)
+
+
+def idle_stop(state: Clearing | Choosing, event: ev.StopAsked, ctx: Context) -> Step:
+    return replace(state, ledger=replace(state.ledger, holding=event.source, stop_request=event.request)), ()
+
+
+def waiting_stop(state: Waiting, event: ev.StopAsked, ctx: Context) -> Step:
+    return hold_by_person(replace(state.ledger, holding=event.source, stop_request=event.request))
+
+
+def idle_save(state: State, event: ev.SaveAsked, ctx: Context) -> Step:
+    text = "no worker runs: there is nothing to save"
+    return state, (Answer(event.request, False, text),) if event.request else (Say(text),)
+
+
+def idle_warned(state: State, event: ev.Warned, ctx: Context) -> Step:
+    return state, (Say(f"{event.source}: no worker runs, there is nothing to save"),)
+
+
+def idle_restart(state: State, event: ev.RestartAsked, ctx: Context) -> Step:
+    return state, (Answer(event.request, True, "an attempt is being started already"),)

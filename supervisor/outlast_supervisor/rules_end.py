@@ -1,0 +1,148 @@
+"""What is decided while a worker is being ended, and when it is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outlast_jobs.contract import Phase
+
+from . import events as ev
+from .actions import Action, Answer, EndLeftovers, Examine, Say, SignalAll, SignalTrainers
+from .conclude import conclude
+from .policy import Context
+from .states import Ending, State, Stopping
+
+LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
+STRAY_GRACE = 5.0  # for processes that never attached: they have nothing to save
+LATE_READY = Phase.TRAIN
+
+Step = tuple[State, tuple[Action, ...]]
+
+
+# -- Stopping ----------------------------------------------------------------------------------------------
+
+
+def stopping_tick(state: Stopping, event: ev.Tick, ctx: Context) -> Step:
+    if state.kill_at is not None and ctx.now >= state.kill_at:
+        text = f"attempt {state.live.attempt} did not end in time: killing all that it started"
+        return replace(state, term_at=None, kill_at=None), (Say(text, "warning"), SignalAll("kill"))
+    if state.term_at is not None and ctx.now >= state.term_at:
+        how: tuple[Action, ...] = (SignalTrainers("stop"),) if state.why == "hung" else (SignalAll("term"),)
+        return replace(state, term_at=None), how
+    return state, ()
+
+
+def stopping_attached(state: Stopping, event: ev.Attached, ctx: Context) -> Step:
+    live = replace(
+        state.live,
+        trainers=(*state.live.trainers, event.trainer),
+        attached=True,
+        phase=LATE_READY,
+        phase_at=ctx.now,
+    )
+    # it was told before it could listen
+    tell: tuple[Action, ...] = (
+        (SignalTrainers("stop"),) if state.kill_at is not None else (SignalAll("kill"),)
+    )
+    return replace(state, live=live), tell
+
+
+def stopping_reported(state: Stopping, event: ev.Reported, ctx: Context) -> Step:
+    live = state.live
+    if event.phase and event.phase != live.phase:
+        live = replace(live, phase=event.phase, phase_at=ctx.now)
+    if event.step is not None and event.step > live.step:
+        live = replace(live, step=event.step, trained=event.step - live.chosen.step, stepped_at=ctx.now)
+    return replace(state, live=live), ()
+
+
+def stopping_notice(state: Stopping, event: ev.Notice, ctx: Context) -> Step:
+    if state.ledger.leaving:
+        return state, ()  # fifty TERMs in a second are one stop
+    ledger = replace(state.ledger, leaving=event.source)
+    live = replace(state.live, notice=event.source)
+    return replace(state, ledger=ledger, live=live), (
+        Say(f"{event.source}: the worker is being stopped already"),
+    )
+
+
+def stopping_warned(state: Stopping, event: ev.Warned, ctx: Context) -> Step:
+    return state, ()
+
+
+def stopping_stop(state: Stopping, event: ev.StopAsked, ctx: Context) -> Step:
+    return replace(state, ledger=replace(state.ledger, holding=event.source, stop_request=event.request)), ()
+
+
+def stopping_restart(state: Stopping, event: ev.RestartAsked, ctx: Context) -> Step:
+    return state, (Answer(event.request, False, "the worker is being stopped already"),)
+
+
+def stopping_save(state: Stopping | Ending, event: ev.SaveAsked, ctx: Context) -> Step:
+    if not event.request:
+        return state, ()
+    return state, (Answer(event.request, False, "the worker is being stopped, which saves by itself"),)
+
+
+def stopping_sick(state: Stopping, event: ev.Sick, ctx: Context) -> Step:
+    sick = state.live.sick if state.live.sick is not None else event.step
+    return replace(state, live=replace(state.live, sick=sick)), ()
+
+
+# -- Ending ------------------------------------------------------------------------------------------------
+
+
+def ending_gone(state: Ending, event: ev.LeftoversGone, ctx: Context) -> Step:
+    if state.examining:
+        return state, ()
+    return replace(state, examining=True, look_at=None, kill_at=None), (Examine(state.live.attempt),)
+
+
+def ending_remain(state: Ending, event: ev.LeftoversRemain, ctx: Context) -> Step:
+    look_at = ctx.now + LOOK_EVERY
+    if state.signalled != "look":
+        return replace(state, look_at=look_at), ()
+    grace = ctx.policy.grace if state.live.trainers else min(STRAY_GRACE, ctx.policy.grace)
+    pids = ", ".join(map(str, event.pids))
+    after = replace(state, look_at=look_at, kill_at=ctx.now + grace, signalled="term")
+    # loader processes end with their trainer in a moment; only what stays is worth a word
+    return after, (
+        Say(f"ending what attempt {state.live.attempt} left: pids {pids}", "debug"),
+        EndLeftovers("term"),
+    )
+
+
+def ending_tick(state: Ending, event: ev.Tick, ctx: Context) -> Step:
+    if state.examining:
+        return state, ()
+    if state.kill_at is not None and ctx.now >= state.kill_at:
+        after = replace(state, kill_at=None, signalled="kill", look_at=ctx.now + LOOK_EVERY)
+        return after, (
+            Say("what is left does not end by itself: killing it", "warning"),
+            EndLeftovers("kill"),
+        )
+    if state.look_at is not None and ctx.now >= state.look_at:
+        how = "kill" if state.signalled == "kill" else "look"
+        return replace(state, look_at=ctx.now + 4 * LOOK_EVERY), (EndLeftovers(how),)
+    return state, ()
+
+
+def ending_examined(state: Ending, event: ev.Examined, ctx: Context) -> Step:
+    return conclude(state.ledger, state, ctx, examined=event)
+
+
+def ending_notice(state: Ending, event: ev.Notice, ctx: Context) -> Step:
+    return replace(state, ledger=replace(state.ledger, leaving=event.source)), ()
+
+
+def ending_stop_now(state: Ending, event: ev.StopNow, ctx: Context) -> Step:
+    ledger = replace(state.ledger, leaving=event.source)
+    return replace(state, ledger=ledger, kill_at=None, signalled="kill"), (EndLeftovers("kill"),)
+
+
+def ending_stop(state: Ending, event: ev.StopAsked, ctx: Context) -> Step:
+    return replace(state, ledger=replace(state.ledger, holding=event.source, stop_request=event.request)), ()
+
+
+def ending_restart(state: Ending, event: ev.RestartAsked, ctx: Context) -> Step:
+    return state, (Answer(event.request, True, "the attempt has ended, the next one follows"),)

@@ -1,0 +1,260 @@
+"""One supervisor's life: its parts are put together, and what the loop hears goes to the right one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any
+
+from outlast_jobs import __version__
+from outlast_jobs import events as journal
+from outlast_jobs.filesystem import filesystem_kind
+from outlast_jobs.generation import GenerationName
+from outlast_jobs.history import History
+from outlast_jobs.identity import ProcessIdentity, hostname
+from outlast_jobs.journal import JournalWriter
+from outlast_jobs.locks import RunLock
+from outlast_jobs.requests import read_requests
+from outlast_jobs.restart import Counters
+from outlast_jobs.rundir import RunDirectory
+
+from . import chores, linux
+from . import events as ev
+from .asks import Asks
+from .carry import Carrier
+from .display import Display
+from .hooks import Hooks
+from .inbox import Inbox
+from .journaler import Journaler
+from .launch import Launcher, policy_of
+from .loop import Loop
+from .options import RunOptions
+from .rules_begin import begin
+from .startup import measured, write_job
+from .states import Choosing, Ledger, Starting, State
+
+LAST_WAIT = 60.0  # seconds for verification and pruning of a finished run's last generation
+HOOK_WAIT = 10.0
+
+
+class Session:
+    """One supervisor's life for one run whose lock is held."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        run: RunDirectory,
+        run_id: str,
+        lock: RunLock,
+        known: History,
+        digests: dict[str, str],
+    ) -> None:
+        self._job, self._run, self._lock, self._known = options.job, run, lock, known
+        job = options.job
+        self._launcher = launcher = Launcher(
+            run=run,
+            run_id=run_id,
+            job=job,
+            extra=options.extra,
+            config_sha256=digests["command_digest"],
+            allow_rng_loss=options.allow_rng_loss,
+            forced=options.from_generation,
+        )
+        launcher.save_seconds, launcher.mean_up_seconds = measured(known)
+        self._loop = loop = Loop(policy_of(job, launcher), lambda text: self._display.tell(text, "debug"))
+        self._display = Display(run, run_id, loop, launcher, quiet=options.quiet, verbose=options.verbose)
+        self._display.exclusion = lock.exclusion
+        self._journaler = Journaler(JournalWriter.open(run), loop.helper("journal"))
+        self._chores = loop.helper("chores")
+        names = ("given_up", "unprotected", "hung", "done")
+        self._hooks = Hooks({name: getattr(job.hooks, name) for name in names}, run.path)
+        desk = chores.Desk(run, run_id, self._journaler.note_and_wait, _plain_stats(known), set(known.pins))
+        self._carrier = Carrier(
+            loop=loop,
+            desk=desk,
+            journaler=self._journaler,
+            launcher=launcher,
+            chores=self._chores,
+            verifier=loop.helper("verifier", nice=10),
+            hooks=self._hooks,
+            tell=self._display.tell,
+            finish=self._finish,
+            note_data=self._note_data,
+        )
+        self._asks = Asks(loop, self._carrier, launcher, digests)
+        self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
+        self._watching = False
+        self._requests_waiting = False
+        self._look_at: float | None = None
+        self._lease_at = self._next_lease(time.monotonic())
+        self._exit_code: int | None = None
+        self._finish_by = 0.0
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    def run(self, opening: list[tuple[str, dict[str, Any]]]) -> int:
+        """Supervise until the end; ``opening`` are records of what led here. Returns the exit code."""
+        with contextlib.suppress(OSError):  # without it orphans are found by their environment alone
+            linux.become_subreaper()
+        self._begin_journal(opening)
+        loop = self._loop
+        loop.carry = self._carry
+        loop.on_signal, loop.on_child = self._asks.signal, self._child
+        loop.on_result, loop.on_idle = self._result, self._idle
+        loop.on_pause, loop.on_jump = self._paused, self._jumped
+        loop.dues += [lambda: self._journaler.next_due, self._own_due]
+        loop.listen(self._asks.numbers())
+        self._chores.submit("quiet", self._run.sweep)
+        if self._job.stop.time_limit is not None:
+            self._deadline(time.monotonic() + self._job.stop.time_limit, "time_limit of the job")
+        ledger = Ledger(
+            attempt=max(self._known.highest_attempt, self._run.highest_attempt()),
+            counters=Counters.from_dict(self._known.counters or {}),
+            verified=_newest(self._carrier.desk.remembered),
+        )
+        loop.run(*begin(ledger, time.monotonic()))
+        self._display.last(self._journaler)
+        self._inbox.close()
+        loop.close()
+        return self._exit_code if self._exit_code is not None else 1
+
+    def _begin_journal(self, opening: list[tuple[str, dict[str, Any]]]) -> None:
+        data = {"identity": str(ProcessIdentity.current()), "version": __version__, **self._asks.digests}
+        self._carrier.note(journal.SUPERVISOR_STARTED, data)
+        for event, more in opening:
+            self._carrier.note(event, more)
+        if write_job(self._run, self._job):
+            changes = ["the job as resolved differs from the one before"]
+            self._carrier.note(journal.JOB_CHANGED, {**self._asks.digests, "changes": changes})
+
+    def _finish(self, code: int, reason: str) -> None:
+        """The decision to end: it is recorded, and what is under way may come to its end."""
+        self._exit_code = code
+        self._carrier.note(journal.SUPERVISOR_STOPPED, {"code": code, "reason": reason})
+        self._finish_by = time.monotonic() + (LAST_WAIT if code == 0 else HOOK_WAIT)
+        self._display.tell(reason, "info" if code in (0, 75) else "error")
+
+    def _may_stop(self, now: float) -> bool:
+        if self._exit_code is None:
+            return False
+        busy = bool(self._journaler.waiting or self._hooks.pids or self._chores.pending)
+        if self._exit_code == 0:  # the last generation is verified and pruned after before we go
+            busy = busy or bool(self._carrier.verifier.pending)
+        return not busy or now >= self._finish_by
+
+    # -- what the loop calls -------------------------------------------------------------------------------
+
+    def _carry(self, state: State, actions: tuple[Any, ...]) -> None:
+        self._carrier.carry(state, actions)
+        if not self._watching and isinstance(state, Starting):  # only now: it must not delay the worker
+            self._watching = True
+            self._inbox.watch()
+
+    def _child(self, pid: int, status: int) -> None:
+        hook = self._hooks.ended(pid)
+        code = os.waitstatus_to_exitcode(status)
+        if hook is not None:
+            self._carrier.note(journal.HOOK, {"name": hook, "code": code})
+        elif pid == self._carrier.worker_pid:
+            self._carrier.worker_pid = 0
+            self._loop.post(ev.WorkerExited(code if code >= 0 else None, -code if code < 0 else None))
+        else:
+            self._carrier.look_again()
+
+    def _result(self, tag: str, result: Any, error: BaseException | None) -> None:
+        if tag == "journal":
+            self._journaler.delivered(error)
+            self._carrier.settle()
+        elif tag == "status":
+            self._display.writing = False
+        elif error is not None:
+            self._display.tell(f"{type(error).__name__}: {error}", "warning")
+            if tag == "event":  # an answer that never comes would leave a state waiting for ever
+                self._loop.post(_failed_answer(self._loop.state, error))
+        elif tag == "requests":
+            self._asks.take(result)
+        elif tag == "event" and result is not None:
+            self._loop.post(result)
+        elif tag == "pruned" and result:
+            self._display.tell(f"pruned {', '.join(result)}", "debug")
+
+    def _idle(self, now: float) -> None:
+        """Between two sleeps: what is due by the clock and is no decision."""
+        self._journaler.tick()
+        self._carrier.settle()
+        for pid in self._hooks.late(now):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        if self._lease_at is not None and now >= self._lease_at:
+            self._renew_lease(now)
+        if self._requests_waiting or (self._look_at is not None and now >= self._look_at):
+            self._requests_waiting = False
+            self._look_at = now + self._inbox.poll if self._inbox.poll else None
+            self._chores.submit("requests", lambda: read_requests(self._run))
+        self._display.show(now, self._chores, self._journaler)
+        if self._may_stop(now):
+            self._loop.stopped = True
+
+    def _own_due(self) -> float | None:
+        dues = [self._display.next_due(), self._look_at, self._lease_at, self._hooks.next_due()]
+        if self._exit_code is not None:
+            dues.append(self._finish_by)
+        return min(due for due in dues if due is not None)
+
+    def _paused(self, seconds: float) -> None:
+        self._carrier.note(journal.PAUSED, {"seconds": round(seconds, 3)})
+
+    def _jumped(self, seconds: float) -> None:
+        self._carrier.note(journal.CLOCK_JUMPED, {"seconds": round(seconds, 3)})
+        text = f"the clock jumped by {seconds:+.0f} s; durations are not touched by that"
+        self._display.tell(text, "warning")
+
+    def _deadline(self, at: float, source: str) -> None:
+        self._launcher.deadline = time.time() + at - time.monotonic()
+        self._carrier.note(journal.DEADLINE, {"at": self._launcher.deadline, "from": source})
+        self._loop.post(ev.DeadlineKnown(at, source))
+
+    def _note_data(self, event: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Complete a record with what the state table does not know."""
+        digests = self._asks.digests
+        if event == journal.HELD:
+            return {**data, "job_digest": digests["job_digest"], "code_digest": digests["code_digest"]}
+        if event == journal.DONE:
+            return {**data, "command_digest": digests["command_digest"]}
+        if event == journal.ATTEMPT_STARTED:
+            return {**data, "host": hostname()}
+        return data
+
+    def _wake_for_requests(self) -> None:
+        self._requests_waiting = True
+        self._loop.wake()
+
+    # -- the second line of exclusion ----------------------------------------------------------------------
+
+    def _next_lease(self, now: float) -> float | None:
+        beat = self._lock.heartbeat
+        return now + beat if beat is not None else None
+
+    def _renew_lease(self, now: float) -> None:
+        self._lease_at = self._next_lease(now)
+        if not self._lock.renew():
+            self._display.tell("the lease of this run was lost to another supervisor: stopping", "error")
+            self._loop.post(ev.StopNow("a lost lease"))
+
+
+def _plain_stats(known: History) -> dict[str, dict[str, list[int]]]:
+    return {name: dict(stats) for name, stats in known.remembered.items()}
+
+
+def _newest(names: dict[str, Any]) -> str:
+    found = [name for name in map(GenerationName.parse, names) if name is not None]
+    return str(max(found)) if found else ""
+
+
+def _failed_answer(state: State | None, error: BaseException) -> ev.Event:
+    """What stands for an answer whose helper failed."""
+    if isinstance(state, Choosing):
+        return ev.ChooseFailed(f"{type(error).__name__}: {error}", "")
+    return ev.Examined(None, False, 0, None, "")

@@ -1,0 +1,146 @@
+"""What status.json says: a view of the state for people and monitors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast_jobs.contract import ExitCode
+
+from .states import (
+    Choosing,
+    Clearing,
+    Ending,
+    Finished,
+    Launching,
+    Running,
+    Starting,
+    State,
+    Stopping,
+    Waiting,
+)
+
+_NAMES: dict[type, str] = {
+    Clearing: "clearing",
+    Choosing: "choosing",
+    Launching: "launching",
+    Starting: "starting",
+    Running: "running",
+    Stopping: "stopping",
+    Ending: "ending",
+    Waiting: "waiting",
+    Finished: "finished",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the state does not hold."""
+
+    run_id: str
+    name: str
+    host: str
+    supervisor: str
+    started: float  # unix seconds
+    exclusion: str
+    unjournaled: bool
+    warnings: Sequence[str]
+    rate: float | None  # steps a second
+    clock: float  # unix seconds minus monotonic seconds
+
+
+def snapshot(state: State, facts: Facts, now: float) -> dict[str, Any]:
+    """The fields of status.json, ``as_of`` now (monotonic seconds)."""
+    ledger = state.ledger
+    view: dict[str, Any] = {
+        "as_of": facts.clock + now,
+        "run_id": facts.run_id,
+        "name": facts.name,
+        "host": facts.host,
+        "supervisor": facts.supervisor,
+        "started": facts.started,
+        "state": _NAMES[type(state)],
+        "reason": _reason(state),
+        "attempt": ledger.attempt,
+        "phase": None,
+        "step": None,
+        "total": None,
+        "loss": None,
+        "rate": None,
+        "eta": None,
+        "last_save": None,
+        "verified": ledger.verified or None,
+        "steps_at_risk": None,
+        "seconds_at_risk": None,
+        "counters": ledger.counters.to_dict(),
+        "unprotected": ledger.unprotected or None,
+        "unjournaled": facts.unjournaled,
+        "violation": ledger.violation or None,
+        "audit": ledger.audit or None,
+        "held": state.reason if isinstance(state, Finished) and state.code == ExitCode.HELD else None,
+        "done": isinstance(state, Finished) and state.code == ExitCode.DONE,
+        "exit_code": state.code if isinstance(state, Finished) else None,
+        "deadline": facts.clock + ledger.deadline if ledger.deadline is not None else None,
+        "pending": None,
+        "exclusion": facts.exclusion,
+        "warnings": list(facts.warnings),
+        "restored": None,
+        "log": f"logs/attempt-{ledger.attempt:04d}.log" if ledger.attempt else None,
+    }
+    if isinstance(state, (Starting, Running, Stopping, Ending)):
+        view.update(_of_worker(state, facts, now))
+    return view
+
+
+def _of_worker(state: Starting | Running | Stopping | Ending, facts: Facts, now: float) -> dict[str, Any]:
+    live = state.live
+    left = live.total - live.step if live.total is not None else None
+    saved: dict[str, Any] | None = None
+    if live.seals:
+        saved = {"step": live.sealed_step, "at": facts.clock + live.sealed_at, "seconds": live.saves[-1]}
+    elif live.chosen.name:
+        saved = {"step": live.sealed_step, "at": None, "seconds": None, "generation": live.chosen.name}
+    return {
+        "phase": live.phase,
+        "step": live.step,
+        "total": live.total,
+        "loss": live.loss or None,
+        "rate": facts.rate,
+        "eta": left / facts.rate if left is not None and facts.rate else None,
+        "last_save": saved,
+        "steps_at_risk": max(0, live.step - live.sealed_step),
+        "seconds_at_risk": now - live.sealed_at if live.attached else None,
+        "restored": live.chosen.name,
+        "pending": _pending(state, now),
+        "trainers": [t.pid for t in live.trainers],
+        "worker": live.worker.pid,
+    }
+
+
+def _pending(state: Starting | Running | Stopping | Ending, now: float) -> str | None:
+    live = state.live
+    waited_for = ""
+    if isinstance(state, Stopping):
+        waited_for = state.detail or state.why
+    elif live.save_wanted:
+        waited_for = f"save asked by {live.save_wanted[0]}"
+    if not waited_for:
+        return None
+    if live.stepped_at is None:
+        return f"{waited_for} pending, no boundary yet, in phase {live.phase}"
+    return f"{waited_for} pending, last boundary {now - live.stepped_at:.0f} s ago, in phase {live.phase}"
+
+
+def _reason(state: State) -> str:
+    match state:
+        case Finished() | Waiting():
+            return state.reason
+        case Stopping():
+            return state.detail or state.why
+        case Choosing() | Launching():
+            return state.cause
+        case Clearing():
+            return "ending what is left of an earlier attempt"
+        case _:
+            return ""

@@ -1,0 +1,108 @@
+"""Launch a worker: its own session, clean signals, its own log descriptor, its parent's death as a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast_jobs.contract import Env
+from outlast_jobs.identity import ProcessIdentity
+
+from . import linux
+
+# systemd speaks to the supervisor with these; a worker that inherited them would answer in our name
+_NOT_INHERITED = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+)
+_RESET = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be launched, and how."""
+
+    command: Sequence[str]
+    workdir: str
+    env: Mapping[str, str]
+    log: Path
+    header: str
+    alive_fd: int
+    blocked: frozenset[int]  # signals that stay blocked across exec until the library unblocks them
+
+
+def worker_environment(
+    base: Mapping[str, str], job_env: Mapping[str, str], ours: Mapping[str, str]
+) -> dict[str, str]:
+    """The worker's environment: the caller's, then the job's, then ours, which nobody can override."""
+    ours_names = {v for k, v in vars(Env).items() if k.isupper()}
+    env = {k: v for k, v in base.items() if k not in _NOT_INHERITED and k not in ours_names}
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.update(job_env)
+    env.update(ours)
+    return env
+
+
+def launch(order: Order) -> ProcessIdentity:
+    """Start the worker and return its identity.
+
+    Must be called from the main thread: the parent-death signal fires when the forking *thread* ends.
+    Raises OSError where the log cannot be opened or the command cannot be executed.
+    """
+    log_fd = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        os.write(log_fd, order.header.encode(errors="replace") + b"\n")
+        supervisor = os.getpid()
+
+        def prepare() -> None:
+            for number in _RESET:
+                with contextlib.suppress(OSError, ValueError):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, order.blocked)
+            linux.set_parent_death_signal(signal.SIGTERM)
+            if os.getppid() != supervisor:  # it died between fork and prctl, so no signal will come
+                os._exit(signal.SIGTERM + 128)
+
+        # the bytes of what was printed before must not be printed again by a child that fails to exec
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = subprocess.Popen(
+            list(order.command),
+            cwd=order.workdir,
+            env=dict(order.env),
+            stdin=subprocess.DEVNULL,
+            stdout=log_fd,
+            stderr=log_fd,
+            start_new_session=True,
+            pass_fds=(order.alive_fd,),
+            preexec_fn=prepare,
+        )
+    finally:
+        os.close(log_fd)
+    identity = ProcessIdentity.of(child.pid)
+    child.returncode = 0  # the loop reaps every child itself; Popen must not wait for it again
+    if identity is None:  # it ended before we looked; a pid that we have not reaped cannot be reused
+        identity = ProcessIdentity(child.pid, 0, "")
+    return identity
+
+
+def blocked_signals(mode: str, save_signal: str) -> frozenset[int]:
+    """What is blocked across exec: the save signal, whose default action is death, or nothing."""
+    return frozenset({signal.Signals[save_signal].value}) if mode == "outlast" else frozenset()
+
+
+def describe(command: Iterable[str]) -> str:
+    """The command as one line for people."""
+    import shlex
+
+    return shlex.join(command)

@@ -1,0 +1,74 @@
+"""The first acts on a run directory that are worth a name: beginning anew, and knowing the code."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from outlast_jobs import durable
+from outlast_jobs.history import History
+from outlast_jobs.jobfile import Job, job_to_yaml
+from outlast_jobs.locks import Busy, RunLock
+from outlast_jobs.rundir import RunDirectory
+
+_MAX_SCRIPT = 16 << 20
+
+
+def begin_anew(run: RunDirectory, lock: RunLock) -> tuple[RunDirectory, RunLock]:
+    """Keep the old run as RUN.old-N and take the new one. The caller holds the old lock."""
+    if not run.journal.is_dir():
+        return run, lock
+    number = 1
+    while True:
+        old = run.path.with_name(f"{run.path.name}.old-{number}")
+        try:
+            durable.publish_dir(run.path, old)
+            break
+        except FileExistsError:
+            number += 1
+    anew = RunLock(run)
+    taken = anew.acquire()
+    lock.release()
+    if isinstance(taken, Busy):
+        raise FileExistsError(f'another start was faster; the old run is "{old}"')
+    return run, anew
+
+
+def code_digest(job: Job) -> str:
+    """sha256 of the script that the command names: a mended one lifts a hold. Empty without one."""
+    for word in job.command:
+        path = Path(job.workdir, word)
+        if path.suffix in (".py", ".sh", ".pyz") and path.is_file():
+            with open(path, "rb") as file:
+                return hashlib.sha256(file.read(_MAX_SCRIPT)).hexdigest()
+    return ""
+
+
+def measured(known: History) -> tuple[float | None, float | None]:
+    """What the run's own past says: how long a save takes, and how long an attempt lives until it fails."""
+    saves = [sealed.seconds for sealed in known.sealed.values() if sealed.seconds is not None]
+    lives = [
+        attempt.ended - attempt.started
+        for attempt in known.attempts
+        if attempt.ended is not None and attempt.outcome != "done"
+    ]
+    return _mean(saves), _mean(lives)
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def write_job(run: RunDirectory, job: Job) -> bool:
+    """Store the job as resolved at this start; True where it differs from the one stored before."""
+    text = job_to_yaml(job).encode()
+    try:
+        if durable.read_file(run.job_yaml, 1 << 20) == text:
+            return False
+        known = True
+    except FileNotFoundError:
+        known = False
+    except ValueError:
+        known = True  # damaged: it is written anew
+    durable.replace_file(run.job_yaml, text)
+    return known

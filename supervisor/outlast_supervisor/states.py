@@ -1,0 +1,180 @@
+"""The states of a supervisor: who enters each, who leaves it, and exactly the data that it has.
+
+Clearing    from the start, while anything of an earlier attempt is left; to Choosing
+Choosing    a helper looks for the generation to resume from; to Launching, Waiting or Finished
+Launching   the record of the attempt goes to disk, then the worker is executed; to Starting
+Starting    the worker runs, no trainer has attached; to Running, Stopping or Ending
+Running     a trainer is attached; to Stopping or Ending
+Stopping    the worker was told to end; to Ending when its first process is gone
+Ending      what it left behind is ended and its traces are read; to Choosing, Waiting or Finished
+Waiting     a delay before the next attempt; to Choosing or Finished
+Finished    the exit code is known
+
+Field names that end in ``_at`` are instants of the monotonic clock, in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from outlast_jobs.hang import PhaseTimes
+from outlast_jobs.identity import ProcessIdentity
+from outlast_jobs.restart import Counters, Failure
+
+from .events import Chosen
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What every state carries on: what the journal would say if it were read again now."""
+
+    attempt: int = 0  # number of the newest attempt
+    counters: Counters = field(default_factory=Counters)
+    deadline: float | None = None  # monotonic; not an ``_at``: it comes no later when time stands still here
+    deadline_source: str = ""
+    verified: str = ""  # newest generation that was read back whole
+    unprotected: str = ""  # why saves fail at present
+    violation: str = ""  # how the cadence is broken at present
+    audit: str = ""  # verdict of the newest replay audit
+    leaving: str = ""  # who gave the notice after which this supervisor ends
+    holding: str = ""  # the person who stopped the run
+    stop_request: str = ""  # id of the request to answer at the end
+
+
+@dataclass(frozen=True)
+class Live:
+    """A worker that was launched, and all that is known of it."""
+
+    attempt: int
+    worker: ProcessIdentity
+    chosen: Chosen
+    started_at: float
+    progress_at: float  # last sign of life
+    phase: str
+    phase_at: float
+    sealed_at: float  # last seal, or the attach, or the launch
+    sealed_step: int
+    step: int
+    trained: int = 0  # steps reported since the restore
+    stepped_at: float | None = None
+    total: int | None = None
+    loss: str = ""
+    trainers: tuple[ProcessIdentity, ...] = ()
+    attached: bool = False
+    seals: int = 0
+    final: bool = False
+    saving: int = 0
+    save_wanted: tuple[str, ...] = ()  # sources whose save is not done yet
+    save_requests: tuple[str, ...] = ()  # ids to answer at the next seal
+    asked_at: float | None = None  # when the supervisor asked for an overdue save
+    words: frozenset[str] = frozenset()
+    failure: Failure | None = None
+    bad: tuple[str, str] | None = None
+    refused: str = ""
+    sick: int | None = None
+    hung: str = ""
+    notice: str = ""  # a notice was given to the worker
+    audited: bool = False
+    times: PhaseTimes = field(default_factory=PhaseTimes)
+    saves: tuple[float, ...] = ()  # durations of the latest saves, seconds
+
+
+@dataclass(frozen=True)
+class Clearing:
+    ledger: Ledger
+    look_at: float  # when to look again
+    kill_at: float | None  # when KILL goes to what is left; None before TERM went and after KILL did
+    tell_at: float  # when the person is told again what is waited for
+    signalled: str  # look, term, kill: the strongest that was sent
+
+
+@dataclass(frozen=True)
+class Choosing:
+    ledger: Ledger
+    cause: str
+    older: bool
+    healthy: bool
+    failures: int  # looks that failed so far
+    give_up_at: float  # from here on what cannot be read is passed over
+    retry_at: float | None  # when to look again after a failure; None while a look is under way
+
+
+@dataclass(frozen=True)
+class Launching:
+    ledger: Ledger
+    chosen: Chosen
+    cause: str
+
+
+@dataclass(frozen=True)
+class Starting:
+    ledger: Ledger
+    live: Live
+
+
+@dataclass(frozen=True)
+class Running:
+    ledger: Ledger
+    live: Live
+
+
+@dataclass(frozen=True)
+class Stopping:
+    ledger: Ledger
+    live: Live
+    why: str  # notice, person, restart, hung, sick, refused, audit
+    detail: str
+    term_at: float | None  # when TERM goes to everything
+    kill_at: float | None  # when KILL does; None after it was sent
+
+
+@dataclass(frozen=True)
+class Ending:
+    ledger: Ledger
+    live: Live
+    why: str  # as in Stopping, or empty where it ended by itself
+    detail: str
+    code: int | None
+    signal: int | None
+    ended_at: float
+    look_at: float | None  # when to look again for what is left; None before the first look answered
+    kill_at: float | None
+    signalled: str  # look, term, kill
+    examining: bool
+
+
+@dataclass(frozen=True)
+class Waiting:
+    ledger: Ledger
+    until_at: float
+    reason: str
+    older: bool
+    healthy: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    ledger: Ledger
+    code: int
+    reason: str
+
+
+State = Clearing | Choosing | Launching | Starting | Running | Stopping | Ending | Waiting | Finished
+
+
+def shifted(value: T, seconds: float) -> T:
+    """The same value with every instant in it moved by ``seconds``: time stood still that long."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    changes: dict[str, Any] = {}
+    for f in dataclasses.fields(value):
+        old = getattr(value, f.name)
+        if f.name.endswith("_at") and old is not None:
+            changes[f.name] = old + seconds
+        elif isinstance(old, (Ledger, Live)):
+            changes[f.name] = shifted(old, seconds)
+    return dataclasses.replace(value, **changes)

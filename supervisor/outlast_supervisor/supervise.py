@@ -1,0 +1,162 @@
+"""Carry one job to its end: take the run, read what it was, supervise it, say how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from outlast_jobs import events as journal
+from outlast_jobs.contract import ExitCode
+from outlast_jobs.errors import IntegrityError
+from outlast_jobs.history import History, replay
+from outlast_jobs.jobfile import Job, command_digest, job_digest
+from outlast_jobs.journal import read_journal
+from outlast_jobs.locks import Busy, RunLock, read_holder
+from outlast_jobs.rundir import RunDirectory
+
+from .options import RunOptions
+from .session import Session
+from .startup import begin_anew, code_digest
+
+
+class Refused(Exception):
+    """The run is not started; ``code`` is the exit code and the text says why and what to do."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def supervise(options: RunOptions) -> int:
+    """Run a job until it is done or cannot be done; returns the exit code of ``outlast run``."""
+    try:
+        return _supervise(options)
+    except Refused as refused:
+        if not (options.quiet and refused.code in (ExitCode.BUSY, ExitCode.DONE)):
+            print(f"outlast: {refused}", file=sys.stderr)
+        return refused.code
+    except OSError as error:
+        where = f' "{error.filename}"' if error.filename else ""
+        print(
+            f"outlast: cannot write the run directory{where}: {error.strerror or error}; "
+            "make room or give access, or choose another with --run-dir",
+            file=sys.stderr,
+        )
+        return ExitCode.CANNOT_WRITE
+    except IntegrityError as error:
+        print(f"outlast: {error}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+
+
+def _supervise(options: RunOptions) -> int:
+    job = options.job
+    _preflight(job)
+    run = RunDirectory(Path(job.run_dir))
+    lock = _take(run, options)
+    try:
+        if options.fresh:
+            run, lock = begin_anew(run, lock)
+        known = replay(read_journal(run).records) if run.journal.is_dir() else History()
+        digests = {
+            "job_digest": job_digest(job),
+            "command_digest": command_digest(job),
+            "code_digest": code_digest(job),
+        }
+        _refuse_done(known, digests)
+        released = _refuse_held(known, digests, options)
+        created = run.create()
+        session = Session(options, run, created.run.run_id, lock, known, digests)
+        return session.run(_opening(created.note, released))
+    finally:
+        lock.release()
+
+
+def _preflight(job: Job) -> None:
+    """Find before the first attempt what would make every attempt fail."""
+    if not Path(job.workdir).is_dir():
+        raise Refused(ExitCode.USAGE, f'workdir "{job.workdir}" of job "{job.name}" is not a folder')
+    path = job.env.get("PATH", os.environ.get("PATH", os.defpath))
+    program = job.command[0]
+    found = shutil.which(program, path=path) if "/" not in program else Path(job.workdir, program)
+    if found is None or not os.access(found, os.X_OK):
+        raise Refused(
+            ExitCode.USAGE,
+            f'cannot execute "{program}" of job "{job.name}": it is not '
+            + ("in PATH" if "/" not in program else "an executable file"),
+        )
+    interpreter = Path(program).name.startswith("python")
+    if interpreter and len(job.command) > 1 and job.command[1].endswith(".py"):
+        script = Path(job.workdir, job.command[1])
+        if not script.is_file():
+            raise Refused(ExitCode.USAGE, f'the script "{script}" of job "{job.name}" does not exist')
+
+
+def _take(run: RunDirectory, options: RunOptions) -> RunLock:
+    lock = RunLock(run)
+    taken = lock.acquire()
+    if isinstance(taken, Busy) and options.takeover:
+        _end_holder(run, taken, options.job.stop.grace)
+        taken = lock.acquire()
+    if isinstance(taken, Busy):
+        raise Refused(
+            ExitCode.BUSY, f"{taken.text}; follow it with: outlast status, or end it with --takeover"
+        )
+    return lock
+
+
+def _end_holder(run: RunDirectory, busy: Busy, grace: float) -> None:
+    """End a living supervisor of this host: TERM, so that it saves, then KILL."""
+    import psutil
+
+    from .processes import send
+
+    holder = busy.holder or read_holder(run)
+    if holder is None or not holder.alive():
+        raise Refused(ExitCode.BUSY, f"{busy.text}; it is not of this host, so it cannot be ended from here")
+    print(f"outlast: taking over from process {holder.identity.pid}: it saves first", file=sys.stderr)
+    for number, patience in ((signal.SIGTERM, grace + 10.0), (signal.SIGKILL, 10.0)):
+        if not send(holder.identity, number):
+            return
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            psutil.Process(holder.identity.pid).wait(timeout=patience)
+        if not holder.identity.alive():
+            return
+
+
+def _refuse_done(known: History, digests: dict[str, str]) -> None:
+    if known.done is not None and known.done.command_digest == digests["command_digest"]:
+        raise Refused(
+            ExitCode.DONE, "already complete; begin anew with --fresh, or change the command to go on"
+        )
+
+
+def _refuse_held(known: History, digests: dict[str, str], options: RunOptions) -> str:
+    """Why a held run may start after all, or empty where it is not held."""
+    if known.held is None:
+        return ""
+    if options.release:
+        return "released with --release"
+    for key, what in (("job_digest", "the job file"), ("code_digest", "the code")):
+        then = getattr(known.held, key, None)
+        if then and then != digests[key]:
+            return f"{what} changed"
+    raise Refused(
+        ExitCode.HELD,
+        f"held by {known.held.by}: {known.held.reason}; "
+        "go on with --release, or change the job file or its code",
+    )
+
+
+def _opening(note: str | None, released: str) -> list[tuple[str, dict[str, Any]]]:
+    """What this life has to record before it begins."""
+    records: list[tuple[str, dict[str, Any]]] = []
+    if released:
+        records.append((journal.RELEASED, {"by": "outlast run", "why": released}))
+    if note:
+        records.append((journal.JOB_CHANGED, {"changes": [note]}))
+    return records

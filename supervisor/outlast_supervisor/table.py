@@ -1,0 +1,173 @@
+"""The one table: every state and every event has a cell; ``decide`` looks it up, and nothing else decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, get_args
+
+from . import events as ev
+from . import rules_asked as asked
+from . import rules_begin as begin
+from . import rules_end as end
+from . import rules_live as live
+from .actions import Action, Answer
+from .policy import Context
+from .states import (
+    Choosing,
+    Clearing,
+    Ending,
+    Finished,
+    Launching,
+    Running,
+    Starting,
+    State,
+    Stopping,
+    Waiting,
+    shifted,
+)
+
+Handler = Callable[[Any, Any, Context], tuple[State, tuple[Action, ...]]]
+
+STATES: tuple[type, ...] = get_args(State)
+EVENTS: tuple[type, ...] = get_args(ev.Event)
+
+
+def _paused(state: State, event: ev.Paused, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+    return shifted(state, event.seconds), ()
+
+
+def _deadline(state: State, event: ev.DeadlineKnown, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+    return replace(state, ledger=replace(state.ledger, deadline=event.at, deadline_source=event.source)), ()
+
+
+def _nothing(state: State, event: ev.Event, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+    """The cell of an event that changes nothing here: it is late, or it cannot happen."""
+    return state, ()
+
+
+def _too_late(
+    state: State, event: ev.SaveAsked | ev.StopAsked | ev.RestartAsked, ctx: Context
+) -> tuple[State, tuple[Action, ...]]:
+    if not event.request:
+        return state, ()
+    return state, (Answer(event.request, False, "the supervisor is ending"),)
+
+
+_EVERYWHERE: dict[type, Handler] = {
+    ev.Paused: _paused,
+    ev.DeadlineKnown: _deadline,
+    ev.Verified: live.verified,
+    ev.Rejected: live.rejected_late,
+    ev.Audited: live.audited,
+}
+
+_IDLE: dict[type, Handler] = {
+    ev.Notice: begin.idle_notice,
+    ev.StopNow: begin.idle_notice,
+    ev.Warned: begin.idle_warned,
+    ev.SaveAsked: begin.idle_save,
+    ev.StopAsked: begin.idle_stop,
+    ev.RestartAsked: begin.idle_restart,
+}
+
+_TOLD: dict[type, Handler] = {  # what a trainer may still say while it ends, or after
+    ev.Sealed: live.sealed,
+    ev.Said: live.said,
+    ev.Raised: live.raised,
+    ev.FoundBad: live.found_bad,
+    ev.Refused: live.refused,
+    ev.TrainerGone: live.trainer_gone,
+}
+
+_ALIVE: dict[type, Handler] = {
+    **_TOLD,
+    ev.Tick: asked.tick,
+    ev.Attached: live.attached,
+    ev.Reported: live.reported,
+    ev.Saving: live.saving,
+    ev.SaveFailed: live.save_failed,
+    ev.Rejected: live.rejected,
+    ev.Sick: live.sick,
+    ev.Drifted: live.drifted,
+    ev.WorkerExited: live.exited,
+    ev.Notice: asked.notice,
+    ev.Warned: asked.warned,
+    ev.StopNow: asked.stop_now,
+    ev.SaveAsked: asked.save_asked,
+    ev.StopAsked: asked.stop_asked,
+    ev.RestartAsked: asked.restart_asked,
+}
+
+_ROWS: dict[type, dict[type, Handler]] = {
+    Clearing: {
+        **_IDLE,
+        ev.Tick: begin.clearing_tick,
+        ev.LeftoversGone: begin.clearing_gone,
+        ev.LeftoversRemain: begin.clearing_remain,
+    },
+    Choosing: {
+        **_IDLE,
+        ev.Tick: begin.choosing_tick,
+        ev.Chosen: begin.choosing_chosen,
+        ev.Unusable: begin.choosing_unusable,
+        ev.ChooseFailed: begin.choosing_failed,
+    },
+    Launching: {
+        **_IDLE,
+        ev.Spawned: begin.launching_spawned,
+        ev.SpawnFailed: begin.launching_failed,
+        ev.Notice: begin.launching_notice,
+        ev.StopNow: begin.launching_notice,
+        ev.StopAsked: begin.launching_stop,
+    },
+    Starting: _ALIVE,
+    Running: _ALIVE,
+    Stopping: {
+        **_TOLD,
+        ev.Tick: end.stopping_tick,
+        ev.Attached: end.stopping_attached,
+        ev.Reported: end.stopping_reported,
+        ev.Saving: live.saving,
+        ev.SaveFailed: live.save_failed,
+        ev.Sick: end.stopping_sick,
+        ev.WorkerExited: live.exited,
+        ev.Notice: end.stopping_notice,
+        ev.Warned: end.stopping_warned,
+        ev.StopNow: asked.stop_now,
+        ev.SaveAsked: end.stopping_save,
+        ev.StopAsked: end.stopping_stop,
+        ev.RestartAsked: end.stopping_restart,
+    },
+    Ending: {
+        **_TOLD,
+        ev.Tick: end.ending_tick,
+        ev.LeftoversGone: end.ending_gone,
+        ev.LeftoversRemain: end.ending_remain,
+        ev.Examined: end.ending_examined,
+        ev.Notice: end.ending_notice,
+        ev.Warned: end.stopping_warned,
+        ev.StopNow: end.ending_stop_now,
+        ev.SaveAsked: end.stopping_save,
+        ev.StopAsked: end.ending_stop,
+        ev.RestartAsked: end.ending_restart,
+    },
+    Waiting: {
+        **_IDLE,
+        ev.Tick: begin.waiting_tick,
+        ev.StopAsked: begin.waiting_stop,
+        ev.RestartAsked: begin.waiting_restart,
+    },
+    Finished: {ev.SaveAsked: _too_late, ev.StopAsked: _too_late, ev.RestartAsked: _too_late},
+}
+
+TABLE: dict[tuple[type, type], Handler] = {
+    (state, event): _ROWS[state].get(event) or _EVERYWHERE.get(event, _nothing)
+    for state in STATES
+    for event in EVENTS
+}
+
+
+def decide(state: State, event: ev.Event, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+    """The next state and what is to be done, in order. Pure."""
+    return TABLE[type(state), type(event)](state, event, ctx)

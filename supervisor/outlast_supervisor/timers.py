@@ -1,0 +1,72 @@
+"""When a state wants to be looked at again, if nothing happens before."""
+
+from __future__ import annotations
+
+from outlast_jobs import cadence, hang
+from outlast_jobs.contract import Phase
+
+from .policy import Policy
+from .rules_live import ask_allowance, save_p95, step_longest
+from .states import (
+    Choosing,
+    Clearing,
+    Ending,
+    Finished,
+    Launching,
+    Ledger,
+    Live,
+    Running,
+    Starting,
+    State,
+    Stopping,
+    Waiting,
+)
+
+RECHECK = 1.0  # seconds until a save in flight is looked at again where it delays the cadence
+
+
+def next_due(state: State, policy: Policy, now: float) -> float | None:
+    """Monotonic instant of the next Tick; None where only an event can change anything."""
+    match state:
+        case Clearing():
+            return _first(state.look_at, state.kill_at, state.tell_at)
+        case Choosing():
+            return state.retry_at
+        case Starting():
+            return _deadline_due(state.ledger, state.live, policy, now)
+        case Running():
+            return _first(
+                _deadline_due(state.ledger, state.live, policy, now), *_running_due(state.live, policy, now)
+            )
+        case Stopping():
+            return _first(state.term_at, state.kill_at)
+        case Ending():
+            return None if state.examining else _first(state.look_at, state.kill_at)
+        case Waiting():
+            return state.until_at
+        case Launching() | Finished():
+            return None
+
+
+def _first(*instants: float | None) -> float | None:
+    return min((i for i in instants if i is not None), default=None)
+
+
+def _deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> float | None:
+    if ledger.deadline is None:
+        return None
+    match cadence.last_fit(now, ledger.deadline, step_longest(live), save_p95(live), policy.warn):
+        case cadence.TrainOn(until):
+            return until
+        case cadence.StopNow():
+            return now
+        case cadence.FarAway():
+            return ledger.deadline - policy.warn - cadence.FAR
+
+
+def _running_due(live: Live, policy: Policy, now: float) -> tuple[float | None, float | None]:
+    limit = hang.limit(live.phase, live.times, policy.hang_min, live.attached)
+    hung_at = None if limit is None else live.progress_at + limit
+    if live.phase == Phase.SAVE:
+        return hung_at, None if policy.save.every_seconds is None else now + RECHECK
+    return hung_at, cadence.overdue_at(live.sealed_at, live.asked_at, policy.save, ask_allowance(live))

@@ -1,0 +1,364 @@
+"""The state table: total, pure, and never without a way on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from outlast_jobs.cadence import SavePolicy
+from outlast_jobs.contract import ExitCode
+from outlast_jobs.identity import ProcessIdentity
+from outlast_jobs.restart import Counters, Failure
+from outlast_jobs.restart import Policy as RestartPolicy
+from outlast_supervisor import actions as act
+from outlast_supervisor import events as ev
+from outlast_supervisor.policy import Context, Policy
+from outlast_supervisor.rules_begin import begin
+from outlast_supervisor.states import (
+    Choosing,
+    Clearing,
+    Ending,
+    Finished,
+    Launching,
+    Ledger,
+    Live,
+    Running,
+    Starting,
+    State,
+    Stopping,
+    Waiting,
+    shifted,
+)
+from outlast_supervisor.table import EVENTS, STATES, TABLE, decide
+from outlast_supervisor.timers import next_due
+
+ME = ProcessIdentity(100, 1, "boot")
+TRAINER = ProcessIdentity(101, 2, "boot")
+FRESH = ev.Chosen(1, None, None, 0, True, "no generation yet", 0)
+RESUMED = ev.Chosen(2, "step-000000100.a0001", "/x", 100, True, "the newest", 130)
+
+
+def policy(**changes: object) -> Policy:
+    base = Policy(restart=RestartPolicy(backoff=(1.0, 60.0)), save=SavePolicy(None, 600.0))
+    return dataclasses.replace(base, **changes)
+
+
+def live(chosen: ev.Chosen = FRESH, **changes: object) -> Live:
+    base = Live(
+        attempt=chosen.attempt,
+        worker=ME,
+        chosen=chosen,
+        started_at=0.0,
+        progress_at=0.0,
+        phase="import",
+        phase_at=0.0,
+        sealed_at=0.0,
+        sealed_step=chosen.step,
+        step=chosen.step,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def running(chosen: ev.Chosen = FRESH, ledger: Ledger | None = None, **changes: object) -> Running:
+    changes = {"attached": True, "trainers": (TRAINER,), "phase": "train", **changes}
+    return Running(ledger or Ledger(attempt=chosen.attempt), live(chosen, **changes))
+
+
+def ending(**changes: object) -> Ending:
+    base = Ending(Ledger(attempt=1), live(), "", "", 1, None, 5.0, None, None, "look", False)
+    return dataclasses.replace(base, **changes)
+
+
+SAMPLES: dict[type, list[State]] = {
+    Clearing: [Clearing(Ledger(), 1.0, None, 30.0, "look"), Clearing(Ledger(), 1.0, 2.0, 30.0, "term")],
+    Choosing: [Choosing(Ledger(), "start", False, False, 0, 60.0, None)],
+    Launching: [Launching(Ledger(attempt=1), FRESH, "start")],
+    Starting: [Starting(Ledger(attempt=1), live()), Starting(Ledger(attempt=2), live(RESUMED))],
+    Running: [running(), running(RESUMED), running(save_requests=("r",), save_wanted=("a",))],
+    Stopping: [
+        Stopping(Ledger(attempt=1), live(), "notice", "SIGTERM", 30.0, 32.0),
+        Stopping(Ledger(attempt=1), live(hung="hung"), "hung", "silent", 1.0, 11.0),
+        Stopping(Ledger(attempt=1), live(), "refused", "no", None, None),
+    ],
+    Ending: [ending(), ending(examining=True), ending(signalled="term", kill_at=6.0, look_at=5.1)],
+    Waiting: [Waiting(Ledger(attempt=1), 7.0, "crashed", False, False)],
+    Finished: [Finished(Ledger(attempt=1), 0, "done")],
+}
+HAPPENINGS: dict[type, list[ev.Event]] = {
+    ev.Tick: [ev.Tick()],
+    ev.Paused: [ev.Paused(5.0)],
+    ev.LeftoversGone: [ev.LeftoversGone()],
+    ev.LeftoversRemain: [ev.LeftoversRemain((7, 8)), ev.LeftoversRemain(())],
+    ev.Chosen: [FRESH, RESUMED],
+    ev.Unusable: [ev.Unusable("all corrupt")],
+    ev.ChooseFailed: [ev.ChooseFailed("EIO", "")],
+    ev.Spawned: [ev.Spawned(ME)],
+    ev.SpawnFailed: [ev.SpawnFailed("ENOENT")],
+    ev.Attached: [ev.Attached(TRAINER, 0, 0, None), ev.Attached(TRAINER, 0, 100, RESUMED.name)],
+    ev.Reported: [ev.Reported(1, 10, "0.5", "train"), ev.Reported(None, None, None, "eval")],
+    ev.Saving: [ev.Saving(10)],
+    ev.Sealed: [ev.Sealed("step-000000101.a0002", 101, 10, 0.1)],
+    ev.SaveFailed: [ev.SaveFailed("ENOSPC")],
+    ev.Verified: [ev.Verified("step-000000101.a0002", True)],
+    ev.Rejected: [ev.Rejected("step-000000101.a0002", "sha256")],
+    ev.Said: [ev.Said("done"), ev.Said("saved")],
+    ev.Raised: [ev.Raised(Failure("ValueError", "x", "a.py:1", 5, "train"))],
+    ev.FoundBad: [ev.FoundBad("step-000000100.a0001", "sha256")],
+    ev.Refused: [ev.Refused("identity")],
+    ev.Sick: [ev.Sick(5)],
+    ev.Drifted: [ev.Drifted(("threads 1 -> 2",))],
+    ev.TrainerGone: [ev.TrainerGone(TRAINER)],
+    ev.WorkerExited: [ev.WorkerExited(0, None), ev.WorkerExited(None, 9)],
+    ev.Examined: [ev.Examined(None, False, 0, None, ""), ev.Examined(101, True, 101, None, "tail")],
+    ev.Notice: [ev.Notice("SIGTERM")],
+    ev.Warned: [ev.Warned("SIGUSR1")],
+    ev.StopNow: [ev.StopNow("a second SIGINT")],
+    ev.SaveAsked: [ev.SaveAsked("me", ""), ev.SaveAsked("me", "r1")],
+    ev.StopAsked: [ev.StopAsked("me", "r2")],
+    ev.RestartAsked: [ev.RestartAsked("me", "r3")],
+    ev.DeadlineKnown: [ev.DeadlineKnown(100.0, "test"), ev.DeadlineKnown(None, "test")],
+    ev.Audited: [ev.Audited("2 of 2", 2, True), ev.Audited("differs", 2, False)],
+}
+ALL = [(s, e) for state in STATES for s in SAMPLES[state] for event in EVENTS for e in HAPPENINGS[event]]
+
+
+def context(now: float = 5.0, **changes: object) -> Context:
+    return Context(policy(**changes), now, 0.5)
+
+
+def test_every_state_and_event_has_a_cell() -> None:
+    """The table has a cell for every pair, and no other."""
+    assert set(TABLE) == {(state, event) for state in STATES for event in EVENTS}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_every_cell_gives_a_state_and_actions(strict: bool) -> None:
+    """No pair of a state and an event raises, and each gives a state and known actions."""
+    ctx = context(audit="stop", shielded=False, on_usr1="stop") if strict else context()
+    for state, event in ALL:
+        after, actions = decide(state, event, ctx)
+        assert isinstance(after, STATES), (state, event)
+        assert all(isinstance(action, act.Action) for action in actions), (state, event)
+
+
+def test_decisions_are_pure() -> None:
+    """The same state, event and context give the same decision."""
+    for state, event in ALL:
+        assert decide(state, event, context()) == decide(state, event, context())
+
+
+def _can_go_on(state: State, actions: tuple[act.Action, ...]) -> bool:
+    """Something will bring the next event: a timer, a helper's answer, or the death of a process."""
+    if isinstance(state, Finished) or next_due(state, policy(), 5.0) is not None:
+        return True
+    if isinstance(state, (Choosing, Launching)):
+        return True  # a helper, or the loop itself, always answers
+    return isinstance(state, (Starting, Running, Stopping, Ending))  # a process that lives, or a look at it
+
+
+def test_no_decision_leaves_a_state_that_nothing_ends() -> None:
+    """After every cell there is a timer, an answer to come, or a process whose end will be told."""
+    for state, event in ALL:
+        after, actions = decide(state, event, context())
+        assert _can_go_on(after, actions), (state, event)
+        if isinstance(after, Choosing) and not isinstance(state, Choosing):
+            assert any(isinstance(a, act.Choose) for a in actions), (state, event)
+        if isinstance(after, Launching) and not isinstance(state, Launching):
+            assert any(isinstance(a, act.Spawn) for a in actions), (state, event)
+        if isinstance(after, Finished) and not isinstance(state, Finished):
+            assert any(isinstance(a, act.Exit) for a in actions), (state, event)
+
+
+def test_a_worker_is_launched_only_where_none_can_live() -> None:
+    """Spawn is ordered only on the way from Choosing to Launching, so two attempts are never alive."""
+    for state, event in ALL:
+        after, actions = decide(state, event, context())
+        if any(isinstance(a, act.Spawn) for a in actions):
+            assert isinstance(state, Choosing)
+            assert isinstance(after, Launching)
+
+
+def test_a_notice_in_any_state_ends_in_75_or_waits_for_the_worker() -> None:
+    """TERM is never swallowed: without a worker the exit is 75 at once, with one it is remembered."""
+    for state in (s for samples in SAMPLES.values() for s in samples if not isinstance(s, Finished)):
+        after, actions = decide(state, ev.Notice("SIGTERM"), context())
+        assert after.ledger.leaving == "SIGTERM"
+        if isinstance(after, Finished):
+            assert after.code == ExitCode.SAVED
+            assert any(isinstance(a, act.Exit) for a in actions)
+
+
+def test_a_paused_state_keeps_its_distances() -> None:
+    """Time that stood still moves every instant of a state, and the deadline by nothing."""
+    state = running(ledger=Ledger(deadline=50.0), asked_at=3.0, progress_at=2.0)
+    after = shifted(state, 10.0)
+    assert after.live.progress_at == 12.0
+    assert after.live.asked_at == 13.0
+    assert after.ledger.deadline == 50.0
+
+
+def walk(
+    *events: ev.Event, policy_changes: dict[str, object] | None = None, now: float = 5.0
+) -> tuple[State, list[act.Action]]:
+    state, actions = begin(Ledger(), now)
+    done = list(actions)
+    for event in events:
+        state, actions = decide(state, event, context(now, **(policy_changes or {})))
+        done += actions
+    return state, done
+
+
+STARTED = (ev.LeftoversGone(), FRESH, ev.Spawned(ME), ev.Attached(TRAINER, 0, 0, None))
+ENDED = (ev.LeftoversGone(), ev.Examined(None, False, 0, None, "tail"))
+
+
+def test_done_needs_the_trainers_word() -> None:
+    """A worker that attached and exits 0 is done with the word, and crashed without it."""
+    said, _ = walk(*STARTED, ev.Said("done"), ev.WorkerExited(0, None), *ENDED)
+    silent, _ = walk(*STARTED, ev.WorkerExited(0, None), *ENDED)
+    assert isinstance(said, Finished)
+    assert said.code == ExitCode.DONE
+    assert isinstance(silent, Waiting)
+
+
+def test_a_saved_worker_after_a_notice_is_75_for_the_caller() -> None:
+    """TERM to the supervisor, a save, exit 75 of the worker: exit 75."""
+    state, _ = walk(
+        *STARTED,
+        ev.Notice("SIGTERM"),
+        ev.Sealed("step-000000003.a0001", 3, 1, 0.1),
+        ev.Said("saved"),
+        ev.WorkerExited(75, None),
+        *ENDED,
+    )
+    assert isinstance(state, Finished)
+    assert state.code == ExitCode.SAVED
+
+
+def test_a_preempted_worker_is_started_again_at_once() -> None:
+    """TERM to the worker alone, saved with progress: the next attempt follows without a delay."""
+    state, _ = walk(
+        *STARTED,
+        ev.Sealed("step-000000003.a0001", 3, 1, 0.1),
+        ev.Said("saved"),
+        ev.WorkerExited(75, None),
+        *ENDED,
+    )
+    assert isinstance(state, Choosing)
+    assert state.ledger.counters.preempted == 1
+
+
+def test_fifty_saves_asked_are_one_signal() -> None:
+    """Signals that come faster than saves are one save."""
+    _, actions = walk(*STARTED, *[ev.SaveAsked("SIGUSR1", "")] * 50)
+    assert sum(isinstance(a, act.SignalTrainers) for a in actions) == 1
+
+
+def test_a_save_signal_is_held_until_a_trainer_attached() -> None:
+    """With signals: outlast the save signal waits for READY; with native it goes to the worker at once."""
+    before = (ev.LeftoversGone(), FRESH, ev.Spawned(ME), ev.Warned("SIGUSR1"))
+    _, held = walk(*before)
+    assert not any(isinstance(a, (act.SignalTrainers, act.SignalWorker)) for a in held)
+    _, later = walk(*before, ev.Attached(TRAINER, 0, 0, None))
+    assert act.SignalTrainers("save") in later
+    _, native = walk(*before, policy_changes={"shielded": False})
+    assert act.SignalWorker("save") in native
+
+
+def test_a_worker_that_ignores_its_restore_is_killed_before_it_can_save() -> None:
+    """A trainer that attaches elsewhere than at the restored step is killed, and the run ends with 65."""
+    state, actions = walk(ev.LeftoversGone(), RESUMED, ev.Spawned(ME), ev.Attached(TRAINER, 0, 0, None))
+    assert isinstance(state, Stopping)
+    assert act.SignalAll("kill") in actions
+    for event in (ev.WorkerExited(None, 9), *ENDED):
+        state, _ = decide(state, event, context())
+    assert isinstance(state, Finished)
+    assert state.code == ExitCode.UNUSABLE
+
+
+def test_a_first_step_that_went_back_is_no_honoured_restore() -> None:
+    """The first step after a restore of 100 may not be 100 or less."""
+    state, _ = walk(
+        ev.LeftoversGone(),
+        RESUMED,
+        ev.Spawned(ME),
+        ev.Attached(TRAINER, 0, 100, RESUMED.name),
+        ev.Reported(1, None, None, "train"),
+    )
+    assert isinstance(state, Stopping)
+    assert state.why == "refused"
+
+
+def test_a_bad_generation_is_set_aside_before_the_next_choice() -> None:
+    """What the trainer found corrupt is renamed first, then the next one is chosen, without delay or count."""
+    state, actions = walk(
+        ev.LeftoversGone(),
+        RESUMED,
+        ev.Spawned(ME),
+        ev.FoundBad(RESUMED.name or "", "sha256"),
+        ev.WorkerExited(65, None),
+        *ENDED,
+    )
+    assert isinstance(state, Choosing)
+    order = [type(a) for a in actions if isinstance(a, (act.SetAside, act.Choose))]
+    assert order == [act.Choose, act.SetAside, act.Choose]
+    assert state.ledger.counters == Counters()
+
+
+def test_a_silent_worker_is_dumped_told_and_killed() -> None:
+    """A hang: stacks, then TERM, then KILL, then the next attempt, counted as hung."""
+    state: State = running(progress_at=0.0)
+    seen: list[act.Action] = []
+    for event, now in [
+        (ev.Tick(), 1801.0),
+        (ev.Tick(), 1802.1),
+        (ev.Tick(), 1812.2),
+        (ev.WorkerExited(None, 9), 1812.3),
+        (ev.LeftoversGone(), 1812.4),
+        (ev.Examined(None, False, 0, None, ""), 1812.5),
+    ]:
+        state, actions = decide(state, event, context(now))
+        seen += actions
+    signals = [a for a in seen if isinstance(a, (act.SignalTrainers, act.SignalAll))]
+    assert signals == [act.SignalTrainers("stacks"), act.SignalTrainers("stop"), act.SignalAll("kill")]
+    assert isinstance(state, Waiting)
+    assert state.ledger.counters.hung == 1
+
+
+def test_a_stopped_run_is_held_and_answers_the_request() -> None:
+    """`stop` ends in 70, with the hold in the journal and the request answered."""
+    state, actions = walk(
+        *STARTED, ev.StopAsked("ann", "r9"), ev.Said("saved"), ev.WorkerExited(75, None), *ENDED
+    )
+    assert isinstance(state, Finished)
+    assert state.code == ExitCode.HELD
+    assert any(isinstance(a, act.Note) and a.event == "held" for a in actions)
+    assert any(isinstance(a, act.Answer) and a.request == "r9" for a in actions)
+
+
+def test_an_overdue_save_is_asked_for_and_then_called_a_violation() -> None:
+    """Nothing sealed for T brings a signal, nothing for another T brings the violation."""
+    state: State = running(sealed_at=0.0, progress_at=1300.0)
+    state, first = decide(state, ev.Tick(), context(601.5))
+    assert act.SignalTrainers("save") in first
+    state, second = decide(dataclasses.replace(state), ev.Tick(), context(1203.5))
+    assert any(isinstance(a, act.Note) and a.event == "violation" for a in second)
+    assert state.ledger.violation
+
+
+def test_a_near_deadline_is_a_notice_at_the_last_boundary_that_fits() -> None:
+    """With steps of 1 s and saves of 2 s a deadline at 100 s ends the training 6 s before."""
+    times = live().times.seen("train", 1.0)
+    state: State = running(ledger=Ledger(deadline=100.0), times=times, saves=(2.0,), progress_at=90.0)
+    assert next_due(state, policy(), 90.0) == 94.0
+    state, _ = decide(state, ev.Tick(), context(93.9))
+    assert isinstance(state, Running)
+    state, actions = decide(state, ev.Tick(), context(94.0))
+    assert isinstance(state, Stopping)
+    assert act.SignalTrainers("stop") in actions
+
+
+def test_prune_never_runs_while_a_generation_is_being_chosen() -> None:
+    """A verification that ends while the next start is chosen deletes nothing."""
+    _, actions = decide(SAMPLES[Choosing][0], ev.Verified("step-000000101.a0002", True), context())
+    assert not any(isinstance(a, act.Prune) for a in actions)
