@@ -10,12 +10,12 @@ from outlast_jobs.locks import Busy, RunLock
 from outlast_jobs.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from outlast_jobs.history import History
+    from outlast_jobs.history_model import History
 
 
 def history_of(run: RunDirectory) -> History:
     """What the journal says of the run so far."""
-    from outlast_jobs.replay import read_history
+    from outlast_jobs.history import read_history
 
     return read_history(run)
 
