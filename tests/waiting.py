@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], seconds: float, what: str) -> T:
-    """Calls the condition until its value is true and gives that back; at the deadline says what is missing."""
+    """Calls the condition until it holds and gives back its value; late, it says what was waited for."""
     deadline = time.monotonic() + seconds
     pause = 0.001
     while True:

@@ -45,7 +45,8 @@ class _Checker:
         if rule := _RULES.get(section):
             for key_name, problem in rule(made, tree.pairs.keys()):
                 line = tree.lines.get(key_name, tree.line)
-                raise JobFileError(self.file, problem, line=line, key=key_path(path, key_name).rstrip("."))
+                here = key_path(path, key_name) if key_name else path
+                raise JobFileError(self.file, problem, line=line, key=here)
         return made
 
     def value(self, node: Node, spec: Spec, path: str) -> Any:
@@ -72,7 +73,7 @@ class _Checker:
             try:
                 read_value(spec.keys or "word", name)
             except ReadError as error:
-                problem = "can't be set here" + (f": {error.hint}" if error.hint else "")
+                problem = f"can't be set here: {error.hint}" if error.hint else "is no name that can be set"
                 raise JobFileError(
                     self.file, problem, line=node.lines[name], key=key_path(path, name)
                 ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 
@@ -35,9 +34,11 @@ class JobFileError(ValueError):
 
 def quoted(value: object) -> str:
     """A value as a message shows it: JSON, on one line, cut short."""
+    import json  # only a wrong file pays for it
+
     text = json.dumps(value, ensure_ascii=False, default=str)
     text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
-    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 1] + "…"
+    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 2] + f"…{text[-1]}"
 
 
 def key_path(parent: str, key: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import types
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -13,8 +12,7 @@ from outlast_jobs.jobfile_errors import listed
 from outlast_jobs.jobfile_model import EXAMPLES, Section
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(msgspec.Struct, frozen=True):
     """A type of the model: ``bare`` without notes, ``checked`` with the limits that msgspec holds it to."""
 
     bare: Any
@@ -50,8 +48,7 @@ class Spec:
         return get_args(self.bare) if get_origin(self.bare) is Literal else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(msgspec.Struct, frozen=True):
     """A key of a section."""
 
     name: str

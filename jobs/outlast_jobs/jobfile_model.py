@@ -38,7 +38,7 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mapping in the job file."""
 
 
-class Signals(Section):
+class Signals(Section, frozen=True):
     """Which signals the worker is sent, and whether it takes part in saving."""
 
     mode: Annotated[
@@ -53,7 +53,7 @@ class Signals(Section):
     stacks: Annotated[_Signal, _doc("write all stacks into the log")] = "SIGUSR2"
 
 
-class Save(Section):
+class Save(Section, frozen=True):
     """When to save: after so many steps or so much time, whichever comes first."""
 
     every_steps: Annotated[_Steps | None, _doc("save when so many steps passed since the last save")] = None
@@ -70,7 +70,7 @@ class Save(Section):
         return self.every == "auto"
 
 
-class Keep(Section):
+class Keep(Section, frozen=True):
     """Which generations stay on disk."""
 
     last: Annotated[_Count, _doc("so many of the newest verified generations")] = 3
@@ -78,7 +78,7 @@ class Keep(Section):
     max_bytes: Annotated[_Size | None, _doc("drop older ones when all together are larger")] = None
 
 
-class Restart(Section):
+class Restart(Section, frozen=True):
     """When a worker that ended is started again."""
 
     without_progress: Annotated[
@@ -96,7 +96,7 @@ class Restart(Section):
     ] = ()
 
 
-class Stop(Section):
+class Stop(Section, frozen=True):
     """How the worker is stopped."""
 
     grace: Annotated[_Span, _doc("time to SIGKILL, longer while a save gains bytes")] = 30.0
@@ -107,19 +107,19 @@ class Stop(Section):
     warn: Annotated[_Delay, _doc("how long before its end the machine's warning comes")] = 120.0
 
 
-class Hang(Section):
+class Hang(Section, frozen=True):
     """When silence means that the worker hangs."""
 
     min: Annotated[_Span, _doc("a phase is never called hung before this")] = 600.0
 
 
-class Logs(Section):
+class Logs(Section, frozen=True):
     """The logs of the attempts."""
 
     max_bytes: Annotated[_Size | None, _doc("cap of each attempt's log")] = None
 
 
-class Hooks(Section):
+class Hooks(Section, frozen=True):
     """Shell commands run when something happened that a person should hear of."""
 
     given_up: Annotated[_Shell | None, _doc("the run was given up")] = None
@@ -128,7 +128,7 @@ class Hooks(Section):
     done: Annotated[_Shell | None, _doc("the run is done")] = None
 
 
-class Slurm(Section):
+class Slurm(Section, frozen=True):
     """What a Slurm batch script needs; read by the commands that write one."""
 
     time: Annotated[
@@ -142,7 +142,7 @@ class Slurm(Section):
     ] = {}
 
 
-class Job(Section):
+class Job(Section, frozen=True):
     """One job: a command and the policies by which it is carried to its end."""
 
     name: Annotated[

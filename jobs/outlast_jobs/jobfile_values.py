@@ -7,7 +7,15 @@ import signal
 from collections.abc import Callable
 
 from outlast_jobs.contract import Env
-from outlast_jobs.units import UnitError, parse_duration, parse_range, parse_size
+from outlast_jobs.units import (
+    DURATION_FORMS,
+    RANGE_FORMS,
+    SIZE_FORMS,
+    UnitError,
+    parse_duration,
+    parse_range,
+    parse_size,
+)
 
 Plain = str | int | float | bool | None
 
@@ -16,6 +24,7 @@ _HANDLED = (
     *("PROF", "URG", "WINCH", "IO", "PWR", "XCPU", "RTMIN", "RTMAX"),
 )
 _OURS = {value for name, value in vars(Env).items() if name.isupper()} - {Env.ALLOW_RNG_LOSS}
+_FORMS = (DURATION_FORMS, SIZE_FORMS, RANGE_FORMS)
 _VARIABLE = re.compile(r"\$[A-Za-z_{]")
 _SLURM_TIME = re.compile(r"(\d{1,4}-)?\d{1,6}(:[0-5]\d){0,2}")
 
@@ -33,7 +42,8 @@ def read_value(reader: str, value: Plain) -> object:
     try:
         return _READERS[reader](value)
     except UnitError as error:
-        raise ReadError(error.cure if isinstance(value, str) else "") from error
+        # the usual forms are what the message says was expected
+        raise ReadError("" if error.cure in _FORMS else error.cure) from error
 
 
 def _text(value: Plain) -> str:

@@ -6,9 +6,10 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from outlast_jobs.jobfile_errors import JobFileError, key_path, quoted
 
@@ -27,8 +28,7 @@ _WORDS: dict[str, bool | None] = {
 } | {"": None}
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     """A single value, and the text that stood for it."""
 
     line: int
@@ -37,8 +37,7 @@ class Scalar:
     weight: int
 
 
-@dataclass(slots=True)
-class Items:
+class Items(Struct):
     """A list."""
 
     line: int
@@ -47,8 +46,7 @@ class Items:
     open: bool = True
 
 
-@dataclass(slots=True)
-class Mapping:
+class Mapping(Struct):
     """A mapping, in the file's order, with the line of each key."""
 
     line: int
@@ -133,8 +131,10 @@ def _syntax_error(file: str, text: str, error: Any) -> JobFileError:
     if "\t" in row[: len(row) - len(row.lstrip())]:
         return JobFileError(file, "a tab in the indentation; yaml takes only spaces there", line=line)
     problem = f"not valid yaml: {error.problem}"
-    if error.context and error.context_mark and error.context_mark.line + 1 != line:
-        problem += f" {error.context} that begins in line {error.context_mark.line + 1}"
+    if error.context:
+        problem += f" {error.context}"
+    if error.context_mark and error.context_mark.line + 1 != line:
+        problem += f" that begins in line {error.context_mark.line + 1}"
     return JobFileError(file, problem, line=line)
 
 
@@ -187,7 +187,9 @@ class _Builder:
         if event.tag not in (None, "!"):
             raise self.tag_error(event.tag, line)
         if len(self.stack) >= MAX_DEPTH:
-            raise JobFileError(self.file, f"nested more than {MAX_DEPTH} levels deep", line=line)
+            raise JobFileError(
+                self.file, f"nested more than {MAX_DEPTH} levels deep; a job needs 3", line=line
+            )
         self.place(node, event, line)
         self.stack.append(node)
 
@@ -222,26 +224,28 @@ class _Builder:
         if not isinstance(node, Scalar):
             raise self.error("a list or mapping as a key; keys are plain words", line)
         if node.text in parent.pairs:
-            path = key_path(self.here(), node.text)
+            path = key_path(self.here() or "", node.text)
             first = parent.lines[node.text]
-            raise JobFileError(
-                self.file, f"stands here again, first in line {first}; keep one", line=line, key=path
-            )
+            problem = f"stands here again, first in line {first}; keep one"
+            raise JobFileError(self.file, problem, line=line, key=path)
         parent.lines[node.text] = line
         return node.text
 
-    def here(self) -> str:
-        """The path of the collection being filled."""
+    def here(self) -> str | None:
+        """The path of what is being read, as far as it has one."""
         path = ""
-        for node in self.stack[:-1]:
+        for depth, node in enumerate(self.stack, 1):
+            inner = depth < len(self.stack)  # then what is being read was put in place when it began
             if isinstance(node, Items):
-                path += f"[{len(node.items) - 1}]"
-            elif node.key is None:  # its value was put in place when it began
+                path += f"[{len(node.items) - inner}]"
+            elif node.key is not None:
+                path = key_path(path, node.key)
+            elif inner:
                 path = key_path(path, next(reversed(node.pairs)))
-        return path
+        return path or None
 
     def error(self, problem: str, line: int) -> JobFileError:
-        return JobFileError(self.file, problem, line=line)
+        return JobFileError(self.file, problem, line=line, key=self.here())
 
     def tag_error(self, tag: str, line: int) -> JobFileError:
         short = tag.replace("tag:yaml.org,2002:", "!!")

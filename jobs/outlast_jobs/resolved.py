@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Any
@@ -68,6 +67,7 @@ def _command(job: Job) -> dict[str, Any]:
 
 def _digest(tree: dict[str, Any]) -> str:
     import hashlib
+    import json
 
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 

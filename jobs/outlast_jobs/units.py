@@ -19,7 +19,7 @@ _BYTES = {
     "TiB": 2**40,
     "PiB": 2**50,
 }
-_NUMBER = r"\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?"
+_NUMBER = r"\d{1,18}(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?"
 _PLAIN = re.compile(_NUMBER)
 _PART = re.compile(rf"({_NUMBER})\s*([a-zA-Zµ]+)\s*")
 _CLOCK = re.compile(r"(\d{1,6}):([0-5]\d):([0-5]\d)")

@@ -14,12 +14,15 @@ from outlast_worker import Checkpointer, batches
 class Rings(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Points in the plane; the class is the ring that a point lies in. Put your own data here."""
 
+    def __init__(self, count: int = 4096) -> None:
+        self.points = torch.randn(count, 2, generator=torch.Generator().manual_seed(7))
+        self.classes = self.points.norm(dim=1).mul(2).long().clamp(max=3)
+
     def __len__(self) -> int:
-        return 4096
+        return len(self.points)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        point = torch.randn(2, generator=torch.Generator().manual_seed(index))
-        return point, point.norm().mul(2).long().clamp(max=3)
+        return self.points[index], self.classes[index]
 
 
 def main() -> None:
