@@ -142,12 +142,13 @@ def describe(snapshot: Mapping[str, Any], wall: float) -> str:
     """One line: name, state or step and total, loss, rate, time left, last save, steps at risk."""
     get = snapshot.get
     parts = [str(get("name") or "run")]
-    if get("step") is None:
-        parts.append(str(get("state") or "starting"))
+    trained = get("step") is not None and get("phase") not in ("import", "restore")
+    if not trained:
+        parts.append("done" if get("done") is True else str(get("state") or "starting"))
     else:
         parts.append(f"step {step_text(snapshot)}{_percent(snapshot)}")
-        if get("phase") not in (None, "train"):
-            parts.append(str(get("phase")))
+    if get("phase") not in (None, "train"):
+        parts.append(str(get("phase")))
     parts.extend(measures(snapshot))
     save = get("last_save")
     if isinstance(save, Mapping) and (at := number(save.get("at"))) is not None:
@@ -218,7 +219,8 @@ def rate_text(rate: object) -> str:
 def at_risk(snapshot: Mapping[str, Any]) -> str:
     """What would be lost if the run died now."""
     steps, seconds = snapshot.get("steps_at_risk"), snapshot.get("seconds_at_risk")
-    if steps is None:
+    # Without a trainer that reports, no time is known and the steps say nothing.
+    if steps is None or (not steps and seconds is None):
         return ""
     text = f"{steps} step" + ("" if steps == 1 else "s")
     return text + (f", {left_text(seconds)}" if number(seconds) else "")

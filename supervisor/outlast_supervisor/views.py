@@ -124,7 +124,7 @@ def _notes(status: Mapping[str, Any], facts: Facts) -> tuple[str, ...]:
     if deadline is not None and not ended(status):
         left = format_duration(max(0, round(deadline - facts.now)))
         found.append(f"the machine goes at {when(deadline)}, in {left}")
-    if get("exclusion"):
+    if get("exclusion") not in (None, "", "flock"):
         found.append(f"exclusion: {get('exclusion')}")
     audit = get("audit")
     if audit and "all equal" not in str(audit):
@@ -153,6 +153,7 @@ def _details(path: str, status: Mapping[str, Any]) -> tuple[tuple[str, str], ...
         ("verified", str(get("verified") or "")),
         ("replay", str(get("audit") or "")),
         ("supervisor", f"{get('supervisor')} on {get('host')}" if get("supervisor") else ""),
+        ("exclusion", str(get("exclusion") or "")),
         ("log", str(get("log") or "")),
         ("as of", when(get("as_of"))),
     ]

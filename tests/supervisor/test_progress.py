@@ -86,6 +86,7 @@ def test_one_line_says_step_total_loss_rate_time_left_last_save_and_risk() -> No
     [
         ({"step": None, "state": "waiting"}, "waiting"),
         ({"phase": "eval"}, "eval"),
+        ({"step": 0, "phase": "import", "state": "starting"}, "bytelm  starting  import"),
         ({"rate": 0.2}, "5.0 s/step"),
         ({"loss": "nan"}, "loss nan"),
         ({"unprotected": "disk full"}, "unprotected: disk full"),
