@@ -1,0 +1,320 @@
+"""The façade that a training script uses: steps, the boundary, phases; with or without a supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from outlast_jobs.contract import ExitCode, Phase
+from outlast_worker.batches import as_batches
+from outlast_worker.boundary import at_boundary, in_poll
+from outlast_worker.context import RunContext
+from outlast_worker.feed import Feed
+from outlast_worker.fingerprint import code_identity, fingerprint
+from outlast_worker.ledger import Ledger, Record
+from outlast_worker.losses import loss_reading, reading
+from outlast_worker.metrics import RESERVED
+from outlast_worker.parts import Parts
+from outlast_worker.phases import phase_named
+from outlast_worker.rng import capture_rng_state, restore_rng_state, rng_digests
+from outlast_worker.saving import check_state
+from outlast_worker.sealing import Descriptions
+from outlast_worker.session import RestoreNotHonoured, Session, say
+from outlast_worker.snapshot import clone
+from outlast_worker.state import TrainingState
+
+
+class Checkpointer:
+    """Carries a training run through kills: restores it, saves it when due or asked, and stops it when told.
+
+    Used as a context manager around the training loop. Any further keyword is a part of the state: what has
+    ``state_dict`` and ``load_state_dict``, a numpy ``Generator``, a ``random.Random``, a ``torch.Generator``.
+    ``extra`` holds the script's own plain values and can be read before training starts.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        data: Any = None,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        digest_every: int = 1,
+        **parts: Any,
+    ) -> None:
+        data = None if data is None else as_batches(data)
+        named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "data": data, **parts}
+        self._feed = Feed(data)
+        self._state = TrainingState(Parts({k: v for k, v in named.items() if v is not None}), self._feed)
+        self._ledger = Ledger(self._state.losses)
+        self._groups = [part for part in named.values() if hasattr(part, "param_groups")]
+        self._digest_every = digest_every
+        self._total: int | None = None
+        self._boundary_copy: dict[str, Any] | None = None
+        self._entered = False
+        context = RunContext.from_env()
+        self._session: Session | None = None
+        if context is not None:
+            self._session = Session(context, every_steps, every_seconds)
+            self._read_generation(self._session)
+            if model is not None and not self._groups:
+                say(
+                    "a model is registered and no optimizer: momenta and step counts would start from "
+                    "nothing after each restart; pass it as optimizer=…"
+                )
+
+    # --- what a script may read ---
+
+    @property
+    def step_count(self) -> int:
+        """Optimizer steps done so far, those before the restore included."""
+        return self._state.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0, at the last boundary."""
+        return self._feed.epoch
+
+    @property
+    def batch_in_epoch(self) -> int:
+        """Batches of that epoch consumed at the last boundary."""
+        return self._feed.batch_in_epoch
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The script's own plain values, saved and restored with the rest."""
+        return self._state.extra
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        """The newest losses with their steps, those before the restore included."""
+        return [(step, loss) for step, loss in self._state.losses.plain()]
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor watches over this process."""
+        return self._session is not None
+
+    # --- the training ---
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        if self._session is not None:
+            with self._session.reporting(self.step_count):
+                self._attach(self._session)
+        self._act()
+        return self
+
+    def steps(self, total: int, accumulate: int = 1) -> Iterator[Any]:
+        """Batches until ``total`` steps are done, across epochs; lists of batches with ``accumulate`` over 1.
+
+        Call `step` after each whole update. Without ``accumulate``, several batches may go into one update.
+        """
+        if accumulate < 1:
+            raise ValueError(f"cannot accumulate over {accumulate} batches: give 1 or more")
+        self._need_entered("steps")
+        self._total = total
+        if self.step_count < total:
+            self._feed.start()
+        # Right before the first batch is drawn: making the model, or the iterator, drew from the streams.
+        self._state.restore_rng(allow_loss=self._rng_loss_allowed())
+        self._act()
+        while self.step_count < total:
+            if accumulate == 1:
+                yield self._feed.draw()
+            else:
+                yield [self._feed.draw() for _ in range(accumulate)]
+
+    def step(self, loss: Any = None, *, step: int | None = None, **fields: Any) -> None:
+        """The boundary after a whole update and its scheduler step: report, save if due, stop if told.
+
+        ``step`` is the script's own count of this step, checked where it is given. Further fields are numbers
+        for the metrics. Raises SystemExit(75) when the run must stop; the state is saved then.
+        """
+        self._need_entered("step")
+        state = self._state
+        state.step += 1
+        if step is not None and step != state.step:
+            self._not_honoured(step)
+        self._boundary_copy = None
+        ids = self._feed.at_boundary()
+        state.trained()
+        if taken := RESERVED & fields.keys():
+            raise ValueError(
+                f'cannot record "{min(taken)}": that key of a metrics line is taken; rename the field'
+            )
+        read = {name: reading(name, value) for name, value in fields.items()}
+        rest = self._line(ids) if self._session is not None else {}
+        self._ledger.add(Record(state.step, loss_reading(loss), read, rest))
+        if self._session is not None:
+            self._session.stepped(state.step, self._total, self._ledger.last_loss)
+        self._act()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Tell what happens inside: ``eval``, ``compile``, …; each has its own limit for being called a hang.
+
+        The process-wide random streams are set back at the end of ``eval``, so that evaluating, or being
+        stopped in the middle of it, changes nothing in the training that follows.
+        """
+        phase = phase_named(name)
+        session = self._session
+        outermost = session is None or not session.phases.inside(Phase.EVAL)
+        kept = capture_rng_state() if phase is Phase.EVAL and outermost else None
+        if session is not None:
+            if kept is not None:
+                self._keep_boundary(session, kept)
+            session.phases.enter(phase)
+        try:
+            yield
+        except BaseException as error:
+            if session is not None:
+                session.phases.leave_by(error)
+            raise
+        else:
+            if session is not None:
+                session.phases.leave()
+        finally:
+            if kept is not None:
+                self._boundary_copy = None
+                restore_rng_state(kept)
+
+    def poll(self) -> None:
+        """Answer a signal inside a long evaluation: the last boundary is saved, and the run stopped if told.
+
+        Within ``phase("eval")`` only; elsewhere the next boundary answers.
+        """
+        session = self._session
+        if session is None:
+            return
+        copy = self._boundary_copy
+        facts = session.facts(self.step_count, finished=False)
+        decision = in_poll(facts, copy is not None)
+        session.carry_out(decision, self.step_count, lambda: copy or {}, self._sick())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session = self._session
+        if session is None:
+            self._feed.close()
+        elif error is None:
+            with session.reporting(self.step_count):
+                self._finish(session)
+        else:
+            self._broken(session, error)
+
+    # --- inside ---
+
+    def _read_generation(self, session: Session) -> None:
+        with session.reporting(0):
+            loaded = session.load()
+            if loaded is not None:
+                self._state.restore_extra(loaded.state)
+
+    def _attach(self, session: Session) -> None:
+        session.attach()
+        session.before_leaving = self._feed.close
+        drift: list[str] = []
+        if session.loaded is not None:
+            self._state.restore_parts(session.loaded.state)
+            drift = self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
+        check_state(self._state.capture())  # what could be saved but never loaded again is said now, not at a restart
+        session.ready(
+            Descriptions(
+                fingerprint=fingerprint(),
+                code=code_identity(getattr(sys.modules.get("__main__"), "__file__", None)),
+                config={"sha256": session.context.config_sha256} if session.context.config_sha256 else {},
+                data=self._feed.identity(),
+            ),
+            drift,
+        )
+        if session.metrics is not None:
+            self._ledger.write = session.metrics.line
+        self._ledger.on_sick = session.sick
+
+    def _act(self) -> None:
+        """What this boundary asks for, under a supervisor."""
+        if self._session is not None:
+            finished = self._total is not None and self.step_count >= self._total
+            decision = at_boundary(self._session.facts(self.step_count, finished=finished))
+            self._session.carry_out(decision, self.step_count, self._capture, self._sick())
+
+    def _capture(self) -> dict[str, Any]:
+        return self._state.capture()
+
+    def _sick(self) -> bool:
+        return not self._state.losses.last_finite
+
+    def _line(self, ids: list[int]) -> dict[str, Any]:
+        """What a metrics line says beside loss and fields."""
+        line: dict[str, Any] = {
+            "lr": [float(group["lr"]) for part in self._groups for group in part.param_groups],
+            "t": time.time(),
+            "epoch": self.epoch,
+            "batch": self.batch_in_epoch,
+        }
+        if self._digest_every > 0 and self.step_count % self._digest_every == 0:
+            line["rng"] = rng_digests()
+        if ids and self._session is not None:
+            line["ids"] = ids if self._session.context.record_ids else _ids_digest(ids)
+        return line
+
+    def _keep_boundary(self, session: Session, rng: dict[str, Any]) -> None:
+        """Copy the boundary's state before an evaluation, which may swap weights; never within a step."""
+        facts = session.facts(self.step_count, finished=False)
+        if facts.trained and not facts.sealed and not self._feed.drawn:
+            self._ledger.flush()
+            self._boundary_copy = clone(self._state.capture(rng))
+
+    def _finish(self, session: Session) -> None:
+        """The script left the training in order: the run's last generation, and the word that it is done."""
+        self._ledger.flush()
+        step = self.step_count
+        if not session.facts(step, finished=True).finalised:
+            sealed = session.seal(
+                step, self._capture, reason="the end of training", final=True, sick=self._sick()
+            )
+            if not sealed:
+                say(f"the last generation could not be saved, exit code {int(ExitCode.CANNOT_WRITE)}")
+                raise SystemExit(int(ExitCode.CANNOT_WRITE))
+        session.done(step)
+
+    def _broken(self, session: Session, error: BaseException) -> None:
+        with contextlib.suppress(Exception):  # a device that failed has no losses to give
+            self._ledger.flush()
+        if isinstance(error, SystemExit):
+            if error.code in (None, 0):
+                say(f"the script exited in the middle, at step {self.step_count}: the run is not done")
+        else:
+            session.failed(error, self.step_count)
+        self._feed.close()
+
+    def _not_honoured(self, claimed: int) -> None:
+        why = (
+            f"restore not honoured: the script calls this step {claimed}, after the restored one it is "
+            f"{self.step_count}; begin at ckpt.step_count"
+        )
+        if self._session is not None:
+            self._session.refuse(why)
+        raise RestoreNotHonoured(why)
+
+    def _rng_loss_allowed(self) -> bool:
+        return self._session is not None and self._session.context.allow_rng_loss
+
+    def _need_entered(self, what: str) -> None:
+        if not self._entered:
+            raise RuntimeError(
+                f"cannot call {what}() outside the Checkpointer: write “with ckpt:” around the training"
+            )
+
+
+def _ids_digest(ids: list[int]) -> str:
+    return hashlib.blake2b(",".join(map(str, ids)).encode(), digest_size=8).hexdigest()

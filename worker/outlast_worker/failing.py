@@ -1,0 +1,41 @@
+"""What a worker says about the exception that ends it: enough to tell a repeated failure from a new one."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MESSAGE_LIMIT = 500
+
+# What storage, the network, memory or a person did may go away by itself; it never counts as deterministic.
+_PASSING = (OSError, ConnectionError, MemoryError, torch.OutOfMemoryError, KeyboardInterrupt)
+
+
+def failure(error: BaseException, step: int, phase: str) -> dict[str, Any]:
+    """The failure as the supervisor reads it; exception and place are written as a traceback writes them."""
+    return {
+        "exception": _exception_name(error),
+        "message": str(error)[:MESSAGE_LIMIT],
+        "where": _where(error),
+        "step": step,
+        "phase": phase,
+        "passing": isinstance(error, _PASSING),
+    }
+
+
+def _exception_name(error: BaseException) -> str:
+    kind = type(error)
+    plain = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the traceback, by file name only: folders differ from node to node."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    return f"{Path(frame.f_code.co_filename).name}:{line} in {frame.f_code.co_name}"

@@ -1,0 +1,95 @@
+"""Drawing batches from the data for as many steps as it takes, across epochs; counting what was consumed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from outlast_worker.batches import Batches
+
+
+class Feed:
+    """The data of one run. Counters move at boundaries: a batch that was drawn is not consumed before."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.epoch = 0
+        self.batch_in_epoch = 0
+        self.drawn = 0
+        """Batches handed out since the last boundary; with any, the state in memory may be half a step's."""
+        self._next_epoch = 0
+        self._next_batch = 0
+        self._ids: list[int] = []
+        self._iterator: Iterator[Any] | None = None
+
+    def start(self) -> None:
+        """Make the iterator now, so that whatever it draws from the process-wide streams is drawn here."""
+        if self.data is None:
+            raise RuntimeError("cannot hand out batches: the Checkpointer has no data; pass it as data=…")
+        self._next_epoch, self._next_batch = self.epoch, self.batch_in_epoch
+        self.drawn = 0
+        self._ids.clear()
+        self._iterator = iter(self.data)
+
+    def draw(self) -> Any:
+        """The next batch, from the next epoch where this one is exhausted."""
+        if self._iterator is None:
+            self.start()
+        for iterator in (self._iterator, None):
+            if iterator is None:
+                self._next_epoch, self._next_batch = self._next_epoch + 1, 0
+                self._iterator = iterator = iter(self.data)
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                continue
+            self._count()
+            return batch
+        raise RuntimeError(
+            "cannot draw a batch: a whole epoch of the data has none; is the dataset smaller than one batch, "
+            "with drop_last?"
+        )
+
+    def at_boundary(self) -> list[int]:
+        """All that was handed out is consumed now; the ids of those samples, where the data knows them."""
+        if isinstance(self.data, Batches):
+            # Handed out, whether by us or to a script that iterates over the data by itself.
+            self.data.consumed(self.data._uncommitted)
+            self.epoch, self.batch_in_epoch = self.data.epoch, self.data.batch_in_epoch
+        elif self.drawn:
+            self.epoch, self.batch_in_epoch = self._next_epoch, self._next_batch
+        self.drawn = 0
+        ids, self._ids = self._ids, []
+        return ids
+
+    def resume(self, epoch: int, batch_in_epoch: int) -> None:
+        """Take over the counters of a generation."""
+        self.epoch, self.batch_in_epoch = epoch, batch_in_epoch
+
+    def identity(self) -> dict[str, Any]:
+        """What the data, or its dataset, says it is; for the index."""
+        for source in (self.data, getattr(self.data, "dataset", None), getattr(self.data, "_dataset", None)):
+            found = getattr(source, "identity", None)
+            found = found() if callable(found) else found
+            if isinstance(found, dict):
+                return dict(found)
+        return {}
+
+    def drift(self) -> list[str]:
+        """How the data differs from what the restored state was taken from."""
+        return [f"data: {line}" for line in getattr(self.data, "drift", ())]
+
+    def close(self) -> None:
+        """End the loader processes, so that nothing has to be waited for at exit."""
+        self._iterator = None
+        if callable(close := getattr(self.data, "close", None)):
+            with contextlib.suppress(Exception):
+                close()
+
+    def _count(self) -> None:
+        self._next_batch += 1
+        self.drawn += 1
+        ids = getattr(self.data, "last_ids", None)
+        if ids is not None:
+            self._ids.extend(ids)

@@ -1,0 +1,58 @@
+"""Steps whose numbers are still on their way from a device, in order, until they can be written down."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlast_worker.losses import Deferred, LossHistory, Value, is_ready, settled
+
+
+@dataclass(slots=True)
+class Record:
+    """One step: its loss, the script's own fields, and what else belongs in its line."""
+
+    step: int
+    loss: float | Deferred | None
+    fields: dict[str, Value | Deferred] = field(default_factory=dict)
+    rest: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> bool:
+        return is_ready(self.loss) and all(map(is_ready, self.fields.values()))
+
+
+class Ledger:
+    """Writes records in the order of their steps, each one step late at most."""
+
+    def __init__(self, losses: LossHistory) -> None:
+        self.write: Callable[[dict[str, Any]], None] | None = None
+        self.on_sick: Callable[[int], None] | None = None
+        self.last_loss: float | None = None
+        """Newest loss that has arrived."""
+        self._losses = losses
+        self._waiting: deque[Record] = deque()
+
+    def add(self, record: Record) -> None:
+        """Take in a step; whatever has arrived is written, and all but the newest is waited for."""
+        self._waiting.append(record)
+        while self._waiting and (len(self._waiting) > 1 or self._waiting[0].ready):
+            self._settle(self._waiting.popleft())
+
+    def flush(self) -> None:
+        """Wait for all: before a save, whose loss history must reach to its step."""
+        while self._waiting:
+            self._settle(self._waiting.popleft())
+
+    def _settle(self, record: Record) -> None:
+        loss = record.loss.value() if isinstance(record.loss, Deferred) else record.loss
+        fields = {key: settled(value) for key, value in record.fields.items()}
+        if self.write is not None:
+            self.write({"step": record.step, "loss": loss, **record.rest, **fields})
+        if loss is None:
+            return
+        self.last_loss = loss
+        if self._losses.add(record.step, loss) and self.on_sick is not None:
+            self.on_sick(record.step)

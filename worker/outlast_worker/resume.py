@@ -1,0 +1,42 @@
+"""Reading the generation that the supervisor chose, and saying how this environment differs from its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast_jobs.generation import Index
+from outlast_worker.context import RunContext
+from outlast_worker.fingerprint import compare
+from outlast_worker.restoring import Loaded, read_generation
+from outlast_worker.sealing import Descriptions
+
+
+def load(context: RunContext) -> Loaded | None:
+    """The generation to resume from, verified while it was read; None for a fresh start."""
+    if context.resume is None:
+        return None
+    # What a run starts from belongs to another run; all later generations must be its own.
+    return read_generation(context.resume, run_id=context.run_id if context.own_resume else None)
+
+
+def drift(index: Index, now: Descriptions, *, own: bool) -> list[str]:
+    """How this attempt differs from the one that saved, in sentences; empty means bit-exact expected."""
+    found = list(compare(index.fingerprint, now.fingerprint))
+    if own:
+        found += _changes("code", index.code, now.code)
+        found += _changes("job", index.config, now.config)
+    return found + _changes("data", index.data, now.data)
+
+
+def _changes(what: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What changed among the entries that both sides know."""
+    return [
+        f"{what}: {key} {_short(old[key])} → {_short(new[key])}"
+        for key in sorted(old.keys() & new.keys())
+        if old[key] != new[key]
+    ]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:12] + "…"

@@ -1,0 +1,67 @@
+"""The whole state of a training run as one tree, and back: parts, counters, losses, random streams, extra."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast_jobs.contract import Schema
+from outlast_worker.feed import Feed
+from outlast_worker.losses import LossHistory
+from outlast_worker.parts import Parts
+from outlast_worker.rng import capture_rng_state, restore_rng_state
+
+
+class TrainingState:
+    """Everything that a generation holds, where it lives while the script trains."""
+
+    def __init__(self, parts: Parts, feed: Feed) -> None:
+        self.parts = parts
+        self.feed = feed
+        self.losses = LossHistory()
+        self.step = 0
+        self.extra: dict[str, Any] = {}
+        self._rng_due: dict[str, Any] | None = None
+
+    def capture(self, rng: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The tree, with the tensors themselves in it; valid until the next update changes them."""
+        trees, kinds = self.parts.capture()
+        return {
+            "schema": Schema.META,
+            "parts": trees,
+            "kinds": kinds,
+            "counters": {
+                "step": self.step,
+                "epoch": self.feed.epoch,
+                "batch_in_epoch": self.feed.batch_in_epoch,
+            },
+            "losses": self.losses.plain(),
+            "rng": capture_rng_state() if rng is None else rng,
+            "extra": self.extra,
+        }
+
+    def restore_extra(self, state: dict[str, Any]) -> None:
+        """What a script may read before training starts: its own plain values and the counters."""
+        counters = state["counters"]
+        self.step = counters["step"]
+        self.feed.resume(counters["epoch"], counters["batch_in_epoch"])
+        self.losses.replace(state["losses"])
+        self.extra.clear()
+        self.extra.update(state["extra"])
+
+    def restore_parts(self, state: dict[str, Any]) -> None:
+        """All registered parts; the random streams are kept back until `restore_rng`."""
+        self.parts.restore(state["parts"], state["kinds"])
+        self._rng_due = state["rng"]
+
+    def restore_rng(self, *, allow_loss: bool) -> list[str]:
+        """Set the process-wide streams, as often as it is called before the first step after a restore.
+
+        Last of all: making a model or an iterator draws from them. Returns what could not be set.
+        """
+        if self._rng_due is None:
+            return []
+        return restore_rng_state(self._rng_due, allow_loss=allow_loss)
+
+    def trained(self) -> None:
+        """A step was trained: the streams have moved on and are not to be set back."""
+        self._rng_due = None
