@@ -27,10 +27,11 @@ Answer = ev.Chosen | ev.Unusable | ev.ChooseFailed
 def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
     """Carry out a Choose. ``forced`` is the generation that a person named with --from, or None."""
     try:
+        # first of all: a stale attempt that sealed after we chose would have trained for nothing
+        attempt = _claimed(desk, order.attempt)
         found = _forced(desk, forced) if forced else _newest(desk, job, order)
         if not isinstance(found, ev.Chosen):
             return found
-        attempt = _claimed(desk, order.attempt)
     except (OSError, Fenced) as error:
         return ev.ChooseFailed(f"cannot look at or claim the checkpoints: {error}", "")
     replay_until = furthest_step(desk, attempt)
@@ -38,9 +39,11 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
 
 
 def _claimed(desk: Desk, wanted: int) -> int:
-    attempt = max(wanted, desk.run.highest_attempt() + 1)
-    claim(desk.run.checkpoints, attempt)
-    return attempt
+    if desk.claimed < wanted:  # a second look for the same start has its claim already
+        attempt = max(wanted, desk.run.highest_attempt() + 1)
+        claim(desk.run.checkpoints, attempt)
+        desk.claimed = attempt
+    return desk.claimed
 
 
 def _newest(desk: Desk, job: Job, order: Choose) -> Answer:

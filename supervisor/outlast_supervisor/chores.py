@@ -37,6 +37,7 @@ class Desk:
     record: Record
     remembered: dict[str, verify.FileStats] = field(default_factory=dict)
     pinned: set[str] = field(default_factory=set)
+    claimed: int = 0  # the attempt that this supervisor claimed the checkpoints for
 
 
 def verified(desk: Desk, name: str, stop: Callable[[], bool]) -> ev.Event | None:
@@ -148,7 +149,7 @@ def audit(desk: Desk, attempt: int) -> ev.Audited | None:
     if not earlier:
         return None
     newer = metrics.read_metrics(desk.run.attempt_metrics(attempt)).lines
-    found = metrics.compare_replay(earlier, newer)
+    found = metrics.compare_replay(earlier.values(), newer)
     if not found.compared:
         return None
     return ev.Audited(found.text, found.compared, found.equal)
