@@ -18,6 +18,7 @@ PLAIN_EVERY = 60.0
 """Seconds between two lines elsewhere, unless state, phase or attempt changes."""
 _MOST = 4000  # bytes in one write: less than the 4096 that a pipe which is ready takes without blocking
 _HOLD_BACK = 200  # lines kept while nobody reads
+_GAP = "  "  # between the parts of a line
 
 
 class Stream(Protocol):
@@ -75,7 +76,7 @@ class Progress:
     def close(self) -> None:
         """Leave the last state on the screen and the cursor below it."""
         if self._live and self._line:
-            self._lines.append(self._line)
+            self._lines.append(_fit(self._line, self._width()))
             self._line = ""
         self._draw()
 
@@ -106,7 +107,7 @@ class Progress:
     def _painted(self, line: str) -> str:
         if not self._color:
             return line
-        head, mark, rest = line.partition("  ")
+        head, mark, rest = line.partition(_GAP)
         return f"\x1b[1m{head}\x1b[0m{mark}{rest}"
 
     def _width(self) -> int:
@@ -135,31 +136,32 @@ class Progress:
 
 
 def _fit(line: str, width: int) -> str:
+    """As many whole parts of a line as the terminal has room for; the first are the ones that matter."""
+    while len(line) >= width and _GAP in line:
+        line = line.rpartition(_GAP)[0]
     return line if len(line) < width else line[: max(width - 2, 0)] + "…"
 
 
 def describe(snapshot: Mapping[str, Any], wall: float) -> str:
-    """One line: name, state or step and total, loss, rate, time left, last save, steps at risk."""
+    """One line: name, step and total, what is wrong, loss, rate, time left, steps at risk, last save."""
     get = snapshot.get
     parts = [str(get("name") or "run")]
-    trained = get("step") is not None and get("phase") not in ("import", "restore")
-    if not trained:
+    if get("step") is None or get("phase") in ("import", "restore"):
         parts.append("done" if get("done") is True else str(get("state") or "starting"))
     else:
-        parts.append(f"step {step_text(snapshot)}{_percent(snapshot)}")
+        parts.append(f"step {step_text(snapshot)}")
     if get("phase") not in (None, "train"):
         parts.append(str(get("phase")))
+    if get("pending"):
+        parts.append(str(get("pending")))
+    parts.extend(f"{key}: {get(key)}" for key in ("unprotected", "violation") if get(key))
     parts.extend(measures(snapshot))
+    if risk := at_risk(snapshot):
+        parts.append(f"at risk {risk}")
     save = get("last_save")
     if isinstance(save, Mapping) and (at := number(save.get("at"))) is not None:
-        parts.append(f"saved {format_duration(max(0, round(wall - at)))} ago (step {save.get('step')})")
-    risk = at_risk(snapshot)
-    if risk:
-        parts.append(f"at risk {risk}")
-    for key in ("pending", "unprotected", "violation"):
-        if get(key):
-            parts.append(f"{key}: {get(key)}" if key != "pending" else str(get(key)))
-    return "  ".join(parts)
+        parts.append(f"saved {format_duration(max(0, round(wall - at)))} ago")
+    return _GAP.join(parts)
 
 
 def measures(snapshot: Mapping[str, Any]) -> list[str]:
@@ -187,11 +189,6 @@ def step_text(snapshot: Mapping[str, Any]) -> str:
     """The step, and of how many; empty before the first."""
     step, total = snapshot.get("step"), snapshot.get("total")
     return "" if step is None else f"{step}" + (f"/{total}" if total else "")
-
-
-def _percent(snapshot: Mapping[str, Any]) -> str:
-    step, total = number(snapshot.get("step")), number(snapshot.get("total"))
-    return f" ({100 * step / total:.0f}%)" if step is not None and total else ""
 
 
 def left_text(seconds: object) -> str:
@@ -223,4 +220,4 @@ def at_risk(snapshot: Mapping[str, Any]) -> str:
     if steps is None or (not steps and seconds is None):
         return ""
     text = f"{steps} step" + ("" if steps == 1 else "s")
-    return text + (f", {left_text(seconds)}" if number(seconds) else "")
+    return text + (f", {left_text(seconds)}" if steps and number(seconds) else "")

@@ -27,7 +27,7 @@ def find_runs(arguments: Sequence[str]) -> list[RunDirectory]:
         found.setdefault(path.resolve(), RunDirectory(path))
     if not found:
         raise NoSuchRun(
-            f'no run here: neither "{Path.cwd()}" nor a folder in its "{RUNS}" is a run directory; name one'
+            f'no run here: "{Path.cwd()}" is no run directory, and no folder "{RUNS}" below it holds one; name one'
         )
     return list(found.values())
 
@@ -43,24 +43,34 @@ def find_run(argument: str | None) -> RunDirectory:
 
 def _at_hand() -> list[Path]:
     here = Path()
-    return [here] if is_run(here) else _inside(RUNS)
+    if is_run(here):
+        return [here]
+    below = [run for folder in _folders(here) for run in _inside(folder / RUNS)]
+    return [*_inside(RUNS), *below]
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError:
+        return []
 
 
 def _inside(folder: Path) -> list[Path]:
     """The runs that lie directly in a folder."""
     try:
         return sorted(path for path in folder.iterdir() if is_run(path))
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return []
 
 
 def _meant(argument: str) -> list[Path]:
     path = Path(argument)
     if path.is_dir():
-        runs = [path] if is_run(path) else _inside(path)
-        if not runs:
+        if runs := [path] if is_run(path) else [*_inside(path), *_inside(path / RUNS)]:
+            return runs
+        if not (path / "job.yaml").is_file():
             raise NoSuchRun(f'"{argument}" is no run directory and holds none')
-        return runs
     if not path.exists() and path.name == argument and is_run(RUNS / argument):
         return [RUNS / argument]
     return [_of_job(argument)]

@@ -297,6 +297,18 @@ def test_status_finds_runs_where_one_stands(
     assert "tiny" in capsys.readouterr().out
 
 
+def test_status_finds_the_runs_of_jobs_one_folder_below(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After `outlast new mine` and a run, `outlast status` and `outlast status mine` need no path."""
+    made = RunDirectory(folder / "mine" / "runs" / "mine")
+    made.create()
+    status_of(made, name="mine")
+    for arguments in ([], ["mine"]):
+        assert invoke(["status", "--json", *arguments]) == 0
+        assert [item["status"]["name"] for item in json.loads(capsys.readouterr().out)] == ["mine"]
+
+
 def test_status_of_a_killed_supervisor_is_told_without_a_lock(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:

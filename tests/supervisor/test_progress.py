@@ -76,8 +76,7 @@ def pipe() -> Iterator[Pipe]:
 def test_one_line_says_step_total_loss_rate_time_left_last_save_and_risk() -> None:
     """Everything that a person at the terminal wants, in one line."""
     assert describe(SNAPSHOT, 1012.0) == (
-        "bytelm  step 500/2000 (25%)  loss 2.1034  12.3 steps/s  left 2m 3s  "
-        "saved 12 s ago (step 480)  at risk 20 steps, 12 s"
+        "bytelm  step 500/2000  loss 2.1034  12.3 steps/s  left 2m 3s  at risk 20 steps, 12 s  saved 12 s ago"
     )
 
 
@@ -212,3 +211,11 @@ def test_the_daemon_never_loads_what_only_people_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_narrow_terminal_shows_whole_parts(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
+    """What does not fit is left out from the end, part by part; nothing wraps."""
+    monkeypatch.setattr(Progress, "_width", lambda self: 40)
+    progress = Progress(pipe, live=True, color=False)
+    progress.update(SNAPSHOT, 0.0)
+    assert pipe.text() == "\r\x1b[2Kbytelm  step 500/2000  loss 2.1034"
