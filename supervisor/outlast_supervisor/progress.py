@@ -15,7 +15,7 @@ from outlast_jobs.units import format_duration
 EVERY = 0.1
 """Seconds between two drawings on a terminal."""
 PLAIN_EVERY = 60.0
-"""Seconds between two lines elsewhere, unless state, phase or attempt changes."""
+"""Seconds between two lines elsewhere, unless a new attempt begins to train."""
 _MOST = 4000  # bytes in one write: less than the 4096 that a pipe which is ready takes without blocking
 _HOLD_BACK = 200  # lines kept while nobody reads
 _GAP = "  "  # between the parts of a line
@@ -46,7 +46,7 @@ class Progress:
         self._dropped = 0
         self._line = ""
         self._drawn_at: float | None = None
-        self._shown: tuple[object, object] | None = None
+        self._trained: object = None
         self._broken = False
 
     def update(self, snapshot: Mapping[str, Any], now: float | None = None) -> None:
@@ -58,10 +58,12 @@ class Progress:
                 self._drawn_at, self._line = now, describe(snapshot, time.time())
                 self._draw()
             return
-        # The phase is left out: one that comes and goes with every save is no news.
-        state = (snapshot.get("state"), snapshot.get("attempt"))
-        if due or state != self._shown:
-            self._drawn_at, self._shown = now, state
+        # Events tell what the supervisor does; what only a snapshot knows is that an attempt trains.
+        news = _trains(snapshot) and snapshot.get("attempt") != self._trained
+        if news:
+            self._trained = snapshot.get("attempt")
+        if news or due:
+            self._drawn_at = now
             self.event(describe(snapshot, time.time()))
 
     def event(self, text: str) -> None:
@@ -146,22 +148,28 @@ def describe(snapshot: Mapping[str, Any], wall: float) -> str:
     """One line: name, step and total, what is wrong, loss, rate, time left, steps at risk, last save."""
     get = snapshot.get
     parts = [str(get("name") or "run")]
-    if get("step") is None or get("phase") in ("import", "restore"):
-        parts.append("done" if get("done") is True else str(get("state") or "starting"))
-    else:
+    trains = _trains(snapshot)
+    if trains:
         parts.append(f"step {step_text(snapshot)}")
+    else:
+        parts.append("done" if get("done") is True else str(get("state") or "starting"))
     if get("phase") not in (None, "train"):
         parts.append(str(get("phase")))
     if get("pending"):
         parts.append(str(get("pending")))
     parts.extend(f"{key}: {get(key)}" for key in ("unprotected", "violation") if get(key))
-    parts.extend(measures(snapshot))
+    if trains:
+        parts.extend(measures(snapshot))
     if risk := at_risk(snapshot):
         parts.append(f"at risk {risk}")
     save = get("last_save")
     if isinstance(save, Mapping) and (at := number(save.get("at"))) is not None:
         parts.append(f"saved {format_duration(max(0, round(wall - at)))} ago")
     return _GAP.join(parts)
+
+
+def _trains(snapshot: Mapping[str, Any]) -> bool:
+    return snapshot.get("step") is not None and snapshot.get("phase") not in ("import", "restore")
 
 
 def measures(snapshot: Mapping[str, Any]) -> list[str]:

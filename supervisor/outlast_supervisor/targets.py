@@ -27,7 +27,7 @@ def find_runs(arguments: Sequence[str]) -> list[RunDirectory]:
         found.setdefault(path.resolve(), RunDirectory(path))
     if not found:
         raise NoSuchRun(
-            f'no run here: "{Path.cwd()}" is no run directory, and no folder "{RUNS}" below it holds one; name one'
+            f'no run here: "{Path.cwd()}" is no run directory and has none in a folder "{RUNS}"; name one'
         )
     return list(found.values())
 

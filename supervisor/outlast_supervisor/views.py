@@ -114,7 +114,7 @@ def _notes(status: Mapping[str, Any], facts: Facts) -> tuple[str, ...]:
     if facts.supervisor_alive is False and not ended(status):
         found.append('its supervisor was killed; "outlast run" with the same job goes on')
     if get("held"):
-        found.append(f'held: {get("held")}; "outlast run --release" lifts it')
+        found.append(_held(str(get("held"))))
     for key in ("unprotected", "violation", "pending"):
         if get(key):
             found.append(f"{key}: {get(key)}" if key != "pending" else str(get(key)))
@@ -138,6 +138,11 @@ def _notes(status: Mapping[str, Any], facts: Facts) -> tuple[str, ...]:
             "logs: {max_bytes: …} in the job file frees the middle of long ones"
         )
     return tuple(found)
+
+
+def _held(reason: str) -> str:
+    cure = "" if "--release" in reason else '; "outlast run --release" lifts it'
+    return f"held: {reason}{cure}"
 
 
 def _details(path: str, status: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -191,7 +196,7 @@ def _without_snapshot(path: str, facts: Facts) -> Row:
     note = "no status.json that can be read; from the journal" if facts.attempts or facts.held else ""
     notes = [note] if note else ["has not been run, or its status.json cannot be read"]
     if facts.held:
-        notes.append(f'held: {facts.held}; "outlast run --release" lifts it')
+        notes.append(_held(facts.held))
     level = "good" if facts.done else "bad"
     return Row(("", path, state, "", "", "", "", ""), tuple(notes), (("run", path),), level)
 

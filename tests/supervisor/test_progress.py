@@ -125,12 +125,14 @@ def test_any_snapshot_is_described_in_one_line(snapshot: dict[str, Any]) -> None
 
 
 def test_plain_lines_come_with_news_and_once_a_minute(pipe: Pipe) -> None:
-    """A changed state or attempt is told at once, steps only every minute, phases not at all."""
+    """That a new attempt trains is told at once, steps only every minute, other states by events."""
     progress = Progress(pipe)
     progress.update(SNAPSHOT, 0.0)
     progress.update({**SNAPSHOT, "step": 501, "phase": "save"}, 1.0)
     progress.update({**SNAPSHOT, "step": 502}, PLAIN_EVERY - 1)
     assert pipe.text().count("\n") == 1
+    progress.update({**SNAPSHOT, "attempt": 4, "state": "waiting", "step": None}, PLAIN_EVERY - 0.7)
+    assert pipe.text() == ""
     progress.update({**SNAPSHOT, "attempt": 4}, PLAIN_EVERY - 0.5)
     progress.update({**SNAPSHOT, "attempt": 4, "step": 503}, 2 * PLAIN_EVERY)
     progress.event("restarting: killed by SIGKILL\nwith two lines")
