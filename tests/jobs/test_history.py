@@ -120,6 +120,13 @@ def test_an_attempt_that_runs_has_not_vanished() -> None:
     assert story.history().vanished == story.history().attempts[1]
 
 
+def test_the_next_attempt_of_the_same_life_ends_the_one_before() -> None:
+    """An attempt whose end was not recorded has vanished as soon as another one starts."""
+    story = Story()(events.SUPERVISOR_STARTED)
+    story(events.ATTEMPT_STARTED, attempt=1)(events.ATTEMPT_STARTED, attempt=2)
+    assert [attempt.outcome for attempt in story.history(running=True).attempts] == [VANISHED, None]
+
+
 def test_a_new_supervisor_can_say_how_the_vanished_one_ended() -> None:
     """An end that is recorded in a later life counts for the attempt it names."""
     story = Story()(events.SUPERVISOR_STARTED)(events.ATTEMPT_STARTED, attempt=1)(events.SUPERVISOR_STARTED)

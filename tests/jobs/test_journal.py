@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from outlast_jobs import journal
 from outlast_jobs.journal import LINE_LIMIT, JournalWriter, Record, iter_journal, newest_life, read_journal
 from outlast_jobs.rundir import RunDirectory
 
@@ -42,11 +43,11 @@ def test_what_was_written_is_read_in_order(run: RunDirectory) -> None:
     """Records of all hosts come by life and sequence, with their data, and nothing is damaged."""
     for host in ("zeta", "alpha", "mid"):
         _life(run, 3, host)
-    journal = read_journal(run)
-    assert _seen(journal.records) == [(life, seq) for life in (1, 2, 3) for seq in (1, 2, 3)]
-    assert [record.host for record in journal.records][::3] == ["zeta", "alpha", "mid"]
-    assert [record.data["n"] for record in journal.records] == [0, 1, 2] * 3
-    assert journal.damage == ()
+    found = read_journal(run)
+    assert _seen(found.records) == [(life, seq) for life in (1, 2, 3) for seq in (1, 2, 3)]
+    assert [record.host for record in found.records][::3] == ["zeta", "alpha", "mid"]
+    assert [record.data["n"] for record in found.records] == [0, 1, 2] * 3
+    assert found.damage == ()
     assert read_journal(RunDirectory(run.path / "none")).records == ()
 
 
@@ -81,6 +82,17 @@ def test_two_hosts_that_begin_at_once_have_two_numbers(
     assert "0001-b.jsonl" not in os.listdir(run.journal)
 
 
+def test_a_lifes_file_is_never_one_that_exists(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another life's file of the same host, made after the numbers were looked at, is not appended to."""
+    first = _life(run, 2)
+    before = first.path.read_bytes()
+    looks = [0]
+    monkeypatch.setattr(journal, "newest_life", lambda run: looks.pop() if looks else newest_life(run))
+    second = _life(run, 1)
+    assert (second.life, looks) == (2, [])
+    assert first.path.read_bytes() == before
+
+
 def test_a_kill_at_any_byte_loses_at_most_the_last_line(run: RunDirectory) -> None:
     """Cut at every byte, the file reads as the lines that were whole, and no damage is reported."""
     path = _life(run, 3).path
@@ -88,9 +100,9 @@ def test_a_kill_at_any_byte_loses_at_most_the_last_line(run: RunDirectory) -> No
     ends = [i + 1 for i, byte in enumerate(whole) if byte == 10]
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        journal = read_journal(run)
-        assert len(journal.records) == sum(end <= cut for end in ends)
-        assert journal.damage == ()
+        found = read_journal(run)
+        assert len(found.records) == sum(end <= cut for end in ends)
+        assert found.damage == ()
 
 
 @pytest.mark.parametrize(
@@ -116,22 +128,22 @@ def test_damage_is_named_by_file_and_line_and_the_rest_is_read(
     lines[1] = line
     path.write_bytes(b"".join(lines))
     _life(run, 2)
-    journal = read_journal(run)
-    assert _seen(journal.records) == [(1, 1), (1, 3), (1, 4), (2, 1), (2, 2)]
-    assert journal.damage[0].startswith(f"{path.name}:2: ")
-    assert why in journal.damage[0]
-    assert journal.damage[1] == f"{path.name}:3: before it record 2 is missing"
-    assert len(journal.damage) == 2
-    assert max(map(len, journal.damage)) < 400
+    found = read_journal(run)
+    assert _seen(found.records) == [(1, 1), (1, 3), (1, 4), (2, 1), (2, 2)]
+    assert found.damage[0].startswith(f"{path.name}:2: ")
+    assert why in found.damage[0]
+    assert found.damage[1] == f"{path.name}:3: before it record 2 is missing"
+    assert len(found.damage) == 2
+    assert max(map(len, found.damage)) < 400
 
 
 def test_blank_lines_are_nothing(run: RunDirectory) -> None:
     """Empty lines are neither records nor damage."""
     path = _life(run, 2).path
     path.write_bytes(b"\n\n" + path.read_bytes().replace(b"\n", b"\n\n"))
-    journal = read_journal(run)
-    assert len(journal.records) == 2
-    assert journal.damage == ()
+    found = read_journal(run)
+    assert len(found.records) == 2
+    assert found.damage == ()
 
 
 def test_a_file_of_garbage_fills_no_memory(run: RunDirectory) -> None:
@@ -146,9 +158,9 @@ def test_a_record_in_another_lifes_file_is_damage(run: RunDirectory) -> None:
     """A copied file does not double what happened."""
     path = _life(run, 2).path
     (run.journal / "0009-a.jsonl").write_bytes(path.read_bytes())
-    journal = read_journal(run)
-    assert _seen(journal.records) == [(1, 1), (1, 2)]
-    assert [text.split(": ")[1] for text in journal.damage] == ["says it is of life 1"] * 2
+    found = read_journal(run)
+    assert _seen(found.records) == [(1, 1), (1, 2)]
+    assert [text.split(": ")[1] for text in found.damage] == ["says it is of life 1"] * 2
 
 
 def test_what_is_no_regular_file_is_named_and_not_opened(run: RunDirectory) -> None:
@@ -157,9 +169,9 @@ def test_what_is_no_regular_file_is_named_and_not_opened(run: RunDirectory) -> N
     os.mkfifo(run.journal / "0002-a.jsonl")
     (run.journal / "0003-a.jsonl").mkdir()
     _life(run, 1)
-    journal = read_journal(run)
-    assert len(journal.records) == 1
-    assert [text.split(":")[0] for text in journal.damage] == [f"000{n}-a.jsonl" for n in (1, 2, 3)]
+    found = read_journal(run)
+    assert len(found.records) == 1
+    assert [text.split(":")[0] for text in found.damage] == [f"000{n}-a.jsonl" for n in (1, 2, 3)]
 
 
 @dataclass
@@ -223,9 +235,9 @@ def test_lines_written_twice_count_once(run: RunDirectory) -> None:
     lines = [writer.append("event", n=n) for n in range(3)]
     writer.write(lines[:2])
     writer.write(lines)
-    journal = read_journal(run)
-    assert _seen(journal.records) == [(1, 1), (1, 2), (1, 3)]
-    assert journal.damage == ()
+    found = read_journal(run)
+    assert _seen(found.records) == [(1, 1), (1, 2), (1, 3)]
+    assert found.damage == ()
 
 
 def test_what_json_cannot_hold_is_written_as_text(run: RunDirectory) -> None:
@@ -233,9 +245,9 @@ def test_what_json_cannot_hold_is_written_as_text(run: RunDirectory) -> None:
     writer = JournalWriter.open(run, "a")
     odd = {"nan": float("nan"), "inf": float("-inf"), "path": Path("/x"), "big": 2**80, "name": "a\udcffb"}
     writer.write([writer.append("event", odd | {"from": "slurm", "set": {1}, "f": 0.1, "t": (True, None)})])
-    journal = read_journal(run)
-    assert journal.damage == ()
-    assert journal.records[0].data == {
+    found = read_journal(run)
+    assert found.damage == ()
+    assert found.records[0].data == {
         "nan": "nan",
         "inf": "-inf",
         "path": "/x",
@@ -292,11 +304,11 @@ def test_after_kill_everything_acknowledged_is_there(run: RunDirectory) -> None:
             child.stdout.readline()
         child.kill()
         told = [line for line in child.communicate()[0].split("\n") if line]
-        journal = read_journal(run)
-        mine = [record.data["n"] for record in journal.records if record.life == life]
+        found = read_journal(run)
+        mine = [record.data["n"] for record in found.records if record.life == life]
         assert mine == list(range(1, len(mine) + 1))
         assert len(mine) >= (int(told[-1]) if told else 1)
-        assert journal.damage == ()
+        assert found.damage == ()
 
 
 def test_every_line_stands_by_itself(run: RunDirectory) -> None:
