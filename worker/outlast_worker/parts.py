@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import copy
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -120,6 +122,15 @@ def _is_stateful(value: Any) -> bool:
     )
 
 
+def _own_containers(tree: Any) -> Any:
+    """The same tensors in other containers: some schedulers take entries out of the dict which they load."""
+    if type(tree) in (dict, collections.OrderedDict):
+        result = copy.copy(tree)  # with the layer versions that a module's state dict has as an attribute
+        result.update({key: _own_containers(item) for key, item in tree.items()})
+        return result
+    return [_own_containers(item) for item in tree] if type(tree) is list else tree
+
+
 def _capture_numpy(generator: np.random.Generator) -> dict[str, Any]:
     # what spawn() hands out next hangs on the seed sequence, which is not in the bit generator's state
     seeds: Any = generator.bit_generator.seed_seq
@@ -160,7 +171,9 @@ def _restore_torch(generator: torch.Generator, tree: dict[str, Any]) -> None:
 
 
 _HANDLERS: dict[str, _Handler] = {
-    STATEFUL: _Handler(_is_stateful, lambda v: v.state_dict(), lambda v, tree: v.load_state_dict(tree)),
+    STATEFUL: _Handler(
+        _is_stateful, lambda v: v.state_dict(), lambda v, tree: v.load_state_dict(_own_containers(tree))
+    ),
     "numpy.Generator": _Handler(lambda v: isinstance(v, np.random.Generator), _capture_numpy, _restore_numpy),
     "numpy.RandomState": _Handler(
         lambda v: isinstance(v, np.random.RandomState),

@@ -34,13 +34,14 @@ class Component:
 
     members: tuple[Held, ...]
     size: int
+    copied: bool = False  # other components lie in the same memory, as another type: torch.save takes one
 
     def content(self) -> dict[str, torch.Tensor]:
         """The tensors on the CPU, with their strides and their sharing, and nothing around them."""
         first = self.members[0].tensor
         shapes = {(m.tensor.storage_offset(), m.tensor.shape, m.tensor.stride()) for m in self.members}
         if len(shapes) == 1:
-            tensor = _alone(first)
+            tensor = _alone(first, self.copied)
             return {member.key: tensor for member in self.members}
         start = min(_span(member.tensor)[0] for member in self.members)
         end = max(_span(member.tensor)[1] for member in self.members)
@@ -99,8 +100,8 @@ def components(held: Sequence[Held]) -> list[Component]:
     for index, item in enumerate(held):
         tensor = item.tensor
         # one storage seen as two types can't be saved as one, so these are saved apart; so are empty tensors
-        pointer = tensor.untyped_storage().data_ptr() if tensor.numel() else index
-        by_storage[tensor.numel() > 0, str(tensor.device), pointer, tensor.dtype].append(item)
+        memory = _memory(tensor) if tensor.numel() else index
+        by_storage[memory, tensor.dtype].append(item)
     groups: list[list[Held]] = []
     for items in by_storage.values():
         reach = -1
@@ -112,7 +113,10 @@ def components(held: Sequence[Held]) -> list[Component]:
             reach = max(reach, end)
     groups = [sorted(group, key=lambda item: item.reference["n"]) for group in groups]
     groups.sort(key=lambda group: group[0].reference["n"])
-    return [Component(tuple(group), _size(group)) for group in groups]
+    types: dict[Any, set[torch.dtype]] = collections.defaultdict(set)
+    for item in held:
+        types[_memory(item.tensor)].add(item.tensor.dtype)
+    return [Component(tuple(g), _size(g), len(types[_memory(g[0].tensor)]) > 1) for g in groups]
 
 
 def by_size(sizes: Sequence[int], limit: int) -> list[list[int]]:
@@ -138,6 +142,10 @@ def by_size(sizes: Sequence[int], limit: int) -> list[list[int]]:
         count += 1
 
 
+def _memory(tensor: torch.Tensor) -> tuple[str, int]:
+    return str(tensor.device), tensor.untyped_storage().data_ptr()
+
+
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """First and one past last element of the storage that the tensor reaches."""
     start = int(tensor.storage_offset())
@@ -147,14 +155,12 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + 1 + reach
 
 
-def _alone(tensor: torch.Tensor) -> torch.Tensor:
+def _alone(tensor: torch.Tensor, copied: bool) -> torch.Tensor:
     start, end = _span(tensor)
+    whole = tensor.untyped_storage().nbytes() == (end - start) * tensor.element_size()
     if end - start > tensor.numel():
         return tensor.clone().cpu()  # holes between the elements: a compact copy
-    if (
-        tensor.device.type == "cpu"
-        and tensor.untyped_storage().nbytes() == (end - start) * tensor.element_size()
-    ):
+    if whole and not copied and tensor.device.type == "cpu":
         return tensor
     window = tensor.as_strided((end - start,), (1,), start).clone().cpu()
     return window.as_strided(tensor.shape, tensor.stride(), 0)

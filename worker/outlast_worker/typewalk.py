@@ -242,7 +242,7 @@ def _scalar(value: np.generic, path: str) -> dict[str, Any]:
     return {
         TAG: "numpy.scalar",
         "dtype": _dtype_name(value.dtype, path, kind),
-        "value": value.tobytes() or None,
+        "value": value.tobytes() if value.dtype.itemsize else None,
     }
 
 
