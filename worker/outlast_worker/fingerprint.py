@@ -144,13 +144,13 @@ def _cpu_model() -> str:
 def _blas() -> str:
     found = re.search(r"BLAS_INFO=([^,\s]+)", torch.__config__.show())
     names = [found[1]] if found else []
-    names += ["mkldnn"] if torch.backends.mkldnn.is_available() else []  # type: ignore[no-untyped-call]
+    names += ["mkldnn"] if torch.backends.mkldnn.is_available() else []
     version = re.search(r"oneAPI Math Kernel Library Version (\S+)|OpenBLAS (\S+)", torch.__config__.show())
     return " ".join([*names, *([next(filter(None, version.groups()))] if version else [])]) or "unknown"
 
 
 def _cudnn() -> int | None:
-    version = torch.backends.cudnn.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+    version = torch.backends.cudnn.version() if torch.cuda.is_available() else None
     return version if version is None else int(version)
 
 

@@ -75,7 +75,7 @@ def rng_digests() -> dict[str, str]:
 
 def _cuda_started() -> bool:
     """Whether this process uses CUDA: a digest must not be what starts it."""
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())
 
 
 def _digest(data: bytes) -> str:
