@@ -24,14 +24,17 @@ def test_own_identity_is_alive_and_survives_text() -> None:
 
 def test_a_reused_pid_is_another_process() -> None:
     """A pid that now belongs to another process, or to one of another boot, does not count as alive."""
-    with subprocess.Popen(["sleep", "1000"]) as innocent:
+    innocent = subprocess.Popen(["sleep", "1000"])
+    try:
         recorded = ProcessIdentity.of(innocent.pid)
         assert recorded is not None
         assert recorded.alive()
         assert not replace(recorded, start=recorded.start - 1).alive()
         assert not replace(recorded, boot="00000000-0000-0000-0000-000000000000").alive()
         assert innocent.poll() is None
+    finally:
         innocent.kill()
+        innocent.wait()
 
 
 def test_a_zombie_is_dead() -> None:

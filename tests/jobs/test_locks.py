@@ -85,6 +85,17 @@ def racers(count: int, *words: str, prefix: tuple[str, ...] = ()) -> Iterator[li
         yield found
 
 
+@contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that inherits every descriptor it can, and does nothing."""
+    process = subprocess.Popen(["sleep", "1000"], close_fds=False)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def race(found: list[Racer], folder: Path) -> list[str]:
     start = time.monotonic() + 0.02
     for racer in found:
@@ -222,10 +233,9 @@ def test_the_lock_is_not_inherited(run: RunDirectory) -> None:
     """A child that outlives its supervisor does not keep the run."""
     lock = RunLock(run)
     assert isinstance(lock.acquire(), Held)
-    with subprocess.Popen(["sleep", "1000"], close_fds=False) as child:
+    with sleeper():
         lock.release()
         assert isinstance(RunLock(run).acquire(), Held)
-        child.kill()
 
 
 def test_old_text_in_the_lock_is_kept_until_it_is_held(run: RunDirectory) -> None:
@@ -345,36 +355,36 @@ def test_alive_is_busy_while_any_process_of_the_attempt_lives(run: RunDirectory)
     assert is_busy(run) is False
     assert not run.alive.exists()
     fd = hold_shared(run, inheritable=True)
-    heir = subprocess.Popen(["sleep", "1000"], close_fds=False)
-    os.close(fd)
     code = (
         "import sys; from pathlib import Path; from outlast_jobs.locks import join_alive;"
         "from outlast_jobs.rundir import RunDirectory;"
         "fd = join_alive(RunDirectory(Path(sys.argv[1]))); print('joined', flush=True); input()"
     )
-    joined = subprocess.Popen(
-        [sys.executable, "-c", code, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    if joined.stdout is None:
-        raise RuntimeError("no stdout")
-    assert joined.stdout.readline() == b"joined\n"
-    assert is_busy(run) is True
-    heir.kill()
-    heir.wait()
-    assert is_busy(run) is True
-    joined.kill()
-    joined.communicate()
+    with sleeper() as heir:
+        os.close(fd)
+        joined = subprocess.Popen(
+            [sys.executable, "-c", code, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            assert joined.stdout is not None
+            assert joined.stdout.readline() == b"joined\n"
+            assert is_busy(run) is True
+            heir.kill()
+            heir.wait()
+            assert is_busy(run) is True
+        finally:
+            joined.kill()
+            joined.communicate()
     assert is_busy(run) is False
 
 
 def test_alive_is_not_inherited_unless_asked(run: RunDirectory) -> None:
     """A child of one that joined by itself does not keep it busy."""
     fd = join_alive(run)
-    with subprocess.Popen(["sleep", "1000"], close_fds=False) as child:
+    with sleeper():
         assert is_busy(run) is True
         os.close(fd)
         assert is_busy(run) is False
-        child.kill()
 
 
 def test_alive_without_flock_is_unknown_not_free(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
