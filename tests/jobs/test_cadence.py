@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast_jobs.cadence import (
@@ -35,6 +35,7 @@ def saves(policy: SavePolicy, steps: int, step_seconds: float) -> list[tuple[int
     return found
 
 
+@settings(deadline=None)
 @given(
     every_steps=st.none() | st.integers(1, 50),
     every_seconds=st.none() | st.floats(0.01, 100),
@@ -106,6 +107,7 @@ def test_the_allowance_keeps_a_worker_on_time_from_being_asked() -> None:
     assert isinstance(overdue(65, 0, None, policy, 5), Ask)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e6), st.none() | st.floats(0, 1e6), st.floats(0.1, 1e5), st.floats(0, 100))
 def test_the_timer_of_enforcement_is_when_it_speaks(
     sealed: float, asked: float | None, seconds: float, allowance: float
@@ -131,6 +133,7 @@ def test_auto_interval_is_youngs_for_short_saves_and_stays_within_bounds() -> No
     assert auto_interval(500, 100, (1, 1e6)) == 100
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e5), st.floats(1, 1e7), st.floats(1, 100), st.floats(0, 1e5))
 def test_auto_interval_never_leaves_its_bounds(save: float, mean: float, low: float, span: float) -> None:
     """Whatever was measured, the interval lies between the bounds."""
@@ -150,6 +153,7 @@ def test_a_deadline_is_read_as_the_table_says() -> None:
     assert isinstance(last_fit(100, 160, 3, None, 120), StopNow)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e6), st.floats(-100, 1e4), st.floats(0, 100), st.floats(0, 100), st.floats(0, 600))
 def test_training_on_always_leaves_room_for_a_save(
     now: float, left: float, step: float, save: float, warn: float

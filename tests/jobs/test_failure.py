@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast_jobs.failure import Failure, signature_from_log
@@ -87,6 +87,7 @@ def test_a_log_without_an_exception_has_no_signature() -> None:
     assert signature_from_log('  File "a.py", line 1, in f\n') is None
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_is_read_without_an_error(text: str) -> None:
     """Logs are not ours: nothing in them makes the reader fail."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast_jobs.contract import Phase
@@ -50,6 +50,7 @@ def test_a_worker_that_never_attached_never_hangs() -> None:
         assert hung(phase, 1e9, PhaseTimes(), 600, False) is None
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(list(Phase)),
     st.lists(st.floats(0, 1e5), max_size=40),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast_jobs.restart import (
@@ -182,9 +182,10 @@ def test_random_crashes_with_progress_go_on_for_ever_at_the_least_delay() -> Non
     assert (counters.crashed_progress, counters.without_progress) == (500, 0)
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 10),
-    st.floats(0, 2000),
+    st.floats(0, 300),
     st.tuples(st.floats(0, 10), st.floats(0, 100)).map(lambda pair: (pair[0], pair[0] + pair[1])),
     st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5),
     st.sampled_from(
@@ -355,6 +356,7 @@ signatures = st.none() | st.builds(
 )
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         Counters,
@@ -394,6 +396,7 @@ facts = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(facts, min_size=1, max_size=30))
 def test_any_history_is_decided_with_a_reason_and_without_spinning(endings: list[Ending]) -> None:
     """Rules are total; only what is announced, or sets a generation aside, starts again without a delay."""

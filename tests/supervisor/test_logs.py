@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast_supervisor.logview import (
@@ -52,6 +52,7 @@ def test_logs_are_ordered_by_attempt_and_nothing_else_counts(tmp_path: Path) -> 
     assert attempt_logs(tmp_path / "none") == {}
 
 
+@settings(deadline=None)
 @given(
     texts=st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"a", b"\n")), min_size=1, max_size=4),
     count=st.integers(0, 12),
@@ -129,6 +130,7 @@ def test_bars_are_collapsed_to_what_is_left_to_see(line: bytes, shown: bytes) ->
     assert collapse(line) == shown
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b" "]), max_size=60), st.integers(1, 7))
 def test_how_the_bytes_arrive_does_not_matter(parts: list[bytes], size: int) -> None:
     """Fed in any pieces, the lines are those of the whole text, collapsed."""

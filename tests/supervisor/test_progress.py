@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast_supervisor.progress import EVERY, PLAIN_EVERY, Progress, describe
@@ -102,6 +102,7 @@ def test_what_else_matters_is_in_the_line(change: dict[str, Any], part: str) -> 
 values = st.none() | st.booleans() | st.integers(0, 10**6) | st.floats(0, 1e9) | st.text(max_size=5)
 
 
+@settings(deadline=None)
 @given(
     st.fixed_dictionaries(
         {},

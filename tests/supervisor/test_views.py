@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast_supervisor.views import HEADINGS, LARGE_LOG, SILENT, Facts, Row, ended, plain, row, silent
@@ -149,6 +149,7 @@ def test_columns_are_aligned_and_empty_ones_left_out() -> None:
 odd = st.none() | st.booleans() | st.integers(0, 99) | st.text(max_size=4)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(sorted(set(STATUS) - {"rate", "eta", "last_save", "counters"})), odd),
     st.sampled_from([None, True, False]),
