@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from .events import Chosen
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Struct, frozen=True):
     """Write a record to the journal; what follows it and changes the world waits until it is on disk."""
 
     event: str
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class Say:
+class Say(Struct, frozen=True):
     """Tell the person who watches."""
 
     text: str
     level: str = "info"  # info, warning, error
 
 
-@dataclass(frozen=True)
-class EndLeftovers:
+class EndLeftovers(Struct, frozen=True):
     """Look for what an attempt left behind and signal it: ``look`` sends nothing."""
 
     how: str  # look, term, kill
 
 
-@dataclass(frozen=True)
-class Choose:
+class Choose(Struct, frozen=True):
     """Find the generation to resume from and claim the checkpoints folder for this attempt."""
 
     attempt: int
@@ -42,8 +39,7 @@ class Choose:
     pass_over: bool  # what could not be read for a minute is passed over
 
 
-@dataclass(frozen=True)
-class Spawn:
+class Spawn(Struct, frozen=True):
     """Launch the worker."""
 
     attempt: int
@@ -51,65 +47,56 @@ class Spawn:
     cause: str
 
 
-@dataclass(frozen=True)
-class SignalTrainers:
+class SignalTrainers(Struct, frozen=True):
     """Send each attached trainer the signal of a role."""
 
     role: str  # save, stop, stacks
 
 
-@dataclass(frozen=True)
-class SignalWorker:
+class SignalWorker(Struct, frozen=True):
     """Send the worker's first process a signal, before anyone attached."""
 
     role: str  # save, stop
 
 
-@dataclass(frozen=True)
-class SignalAll:
+class SignalAll(Struct, frozen=True):
     """Send everything that the attempt started a signal."""
 
     how: str  # term, kill
 
 
-@dataclass(frozen=True)
-class Examine:
+class Examine(Struct, frozen=True):
     """Read from disk what an ended attempt left."""
 
     attempt: int
 
 
-@dataclass(frozen=True)
-class Verify:
+class Verify(Struct, frozen=True):
     """Read a sealed generation back whole."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class SetAside:
+class SetAside(Struct, frozen=True):
     """Rename a generation out of the way; its reason is in the journal."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Prune:
+class Prune(Struct, frozen=True):
     """Apply the retention policy."""
 
     resumed_from: str | None
 
 
-@dataclass(frozen=True)
-class Audit:
+class Audit(Struct, frozen=True):
     """Compare the steps that this attempt trained again with the earlier attempt's."""
 
     attempt: int
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Answer a request."""
 
     request: str
@@ -117,16 +104,14 @@ class Answer:
     text: str
 
 
-@dataclass(frozen=True)
-class Hook:
+class Hook(Struct, frozen=True):
     """Run the command that the job file names for this occasion."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """End the supervisor."""
 
     code: int

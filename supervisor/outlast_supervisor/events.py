@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.restart import Failure
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """A timer came due."""
 
 
-@dataclass(frozen=True)
-class Paused:
+class Paused(Struct, frozen=True):
     """Time stood still for this process (stopped, or the machine was suspended)."""
 
     seconds: float
 
 
-@dataclass(frozen=True)
-class LeftoversGone:
+class LeftoversGone(Struct, frozen=True):
     """Nothing that an attempt started is left."""
 
 
-@dataclass(frozen=True)
-class LeftoversRemain:
+class LeftoversRemain(Struct, frozen=True):
     """Something is left; ``roots`` are those whose parent is not one of them."""
 
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """The generation to resume from, or none; and the claim on the checkpoints folder is made."""
 
     attempt: int  # the number that was claimed
@@ -45,37 +40,32 @@ class Chosen:
     replay_until: int  # the furthest step that an earlier attempt reported, 0 where unknown
 
 
-@dataclass(frozen=True)
-class Unusable:
+class Unusable(Struct, frozen=True):
     """Generations exist and none can be used."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class ChooseFailed:
+class ChooseFailed(Struct, frozen=True):
     """The checkpoints could not be looked at or claimed (an I/O error); it is tried again."""
 
     reason: str
     unreadable: str  # name of a generation that could not be looked at, or empty
 
 
-@dataclass(frozen=True)
-class Spawned:
+class Spawned(Struct, frozen=True):
     """The worker runs."""
 
     worker: ProcessIdentity
 
 
-@dataclass(frozen=True)
-class SpawnFailed:
+class SpawnFailed(Struct, frozen=True):
     """The worker's command could not be executed."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Attached:
+class Attached(Struct, frozen=True):
     """A trainer said READY; its identity is the kernel's word, not the message's."""
 
     trainer: ProcessIdentity
@@ -84,8 +74,7 @@ class Attached:
     restored: str | None
 
 
-@dataclass(frozen=True)
-class Reported:
+class Reported(Struct, frozen=True):
     """A trainer told its step or its phase."""
 
     step: int | None
@@ -94,15 +83,13 @@ class Reported:
     phase: str | None
 
 
-@dataclass(frozen=True)
-class Saving:
+class Saving(Struct, frozen=True):
     """A save in flight has written so many bytes."""
 
     written: int
 
 
-@dataclass(frozen=True)
-class Sealed:
+class Sealed(Struct, frozen=True):
     """A generation got its final name."""
 
     name: str
@@ -111,89 +98,77 @@ class Sealed:
     seconds: float
 
 
-@dataclass(frozen=True)
-class SaveFailed:
+class SaveFailed(Struct, frozen=True):
     """A save failed and training goes on."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Verified:
+class Verified(Struct, frozen=True):
     """A sealed generation was read back whole and agrees with its index."""
 
     name: str
     healthy: bool
 
 
-@dataclass(frozen=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """A sealed generation was read back and does not agree with its index."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(Struct, frozen=True):
     """The trainer's last word."""
 
     word: str
 
 
-@dataclass(frozen=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """The trainer reports the exception that ends it."""
 
     failure: Failure
 
 
-@dataclass(frozen=True)
-class FoundBad:
+class FoundBad(Struct, frozen=True):
     """The trainer found, while restoring, that a generation is not what its index says."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The trainer refuses to go on with this checkpoint or environment."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Sick:
+class Sick(Struct, frozen=True):
     """A loss or state was not finite at this step."""
 
     step: int
 
 
-@dataclass(frozen=True)
-class Drifted:
+class Drifted(Struct, frozen=True):
     """The environment differs from the one that the generation was saved in."""
 
     what: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class TrainerGone:
+class TrainerGone(Struct, frozen=True):
     """A trainer's process ended."""
 
     trainer: ProcessIdentity
 
 
-@dataclass(frozen=True)
-class WorkerExited:
+class WorkerExited(Struct, frozen=True):
     """The worker's first process ended; exactly one of code and signal is set."""
 
     code: int | None
     signal: int | None
 
 
-@dataclass(frozen=True)
-class Examined:
+class Examined(Struct, frozen=True):
     """What the disk says of an attempt that ended; messages may be lost, files are not."""
 
     sealed_step: int | None  # the newest generation sealed by this attempt
@@ -203,61 +178,53 @@ class Examined:
     tail: str  # the last lines of its log, for the message that the run is given up
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """The machine goes, or a person wants the run saved and stopped for now."""
 
     source: str
 
 
-@dataclass(frozen=True)
-class Warned:
+class Warned(Struct, frozen=True):
     """The cluster's warning signal came: what it means depends on how far the end is."""
 
     source: str
 
 
-@dataclass(frozen=True)
-class StopNow:
+class StopNow(Struct, frozen=True):
     """A second interrupt: end everything at once."""
 
     source: str
 
 
-@dataclass(frozen=True)
-class SaveAsked:
+class SaveAsked(Struct, frozen=True):
     """Save at the next boundary and go on; ``request`` is the id to answer, or empty."""
 
     source: str
     request: str
 
 
-@dataclass(frozen=True)
-class StopAsked:
+class StopAsked(Struct, frozen=True):
     """A person stops the run; it is held afterwards."""
 
     source: str
     request: str
 
 
-@dataclass(frozen=True)
-class RestartAsked:
+class RestartAsked(Struct, frozen=True):
     """A person wants a new attempt of the same run."""
 
     source: str
     request: str
 
 
-@dataclass(frozen=True)
-class DeadlineKnown:
+class DeadlineKnown(Struct, frozen=True):
     """When the machine will be taken away, on the monotonic clock; None where that is not known."""
 
     at: float | None
     source: str
 
 
-@dataclass(frozen=True)
-class Audited:
+class Audited(Struct, frozen=True):
     """The steps that were trained twice were compared."""
 
     text: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from outlast_jobs import restart
 from outlast_jobs.cadence import SavePolicy
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """Times are seconds."""
 
     restart: restart.Policy
@@ -22,8 +21,7 @@ class Policy:
     shielded: bool = True  # signals: outlast; hold the save signal until a trainer attached
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """What a decision may know besides state and event: no clock, file or environment is read in it."""
 
     policy: Policy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode, Phase

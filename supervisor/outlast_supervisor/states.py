@@ -15,9 +15,10 @@ Field names that end in ``_at`` are instants of the monotonic clock, in seconds.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from outlast_jobs.hang import PhaseTimes
 from outlast_jobs.identity import ProcessIdentity
@@ -25,15 +26,14 @@ from outlast_jobs.restart import Counters, Failure
 
 from .events import Chosen
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """What every state carries on: what the journal would say if it were read again now."""
 
     attempt: int = 0  # number of the newest attempt
-    counters: Counters = field(default_factory=Counters)
+    counters: Counters = Counters()
     deadline: float | None = None  # monotonic; not an ``_at``: it comes no later when time stands still here
     deadline_source: str = ""
     verified: str = ""  # newest generation that was read back whole
@@ -45,8 +45,7 @@ class Ledger:
     stop_request: str = ""  # id of the request to answer at the end
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(Struct, frozen=True):
     """A worker that was launched, and all that is known of it."""
 
     attempt: int
@@ -79,12 +78,11 @@ class Live:
     hung: str = ""
     notice: str = ""  # a notice was given to the worker
     audited: bool = False
-    times: PhaseTimes = field(default_factory=PhaseTimes)
+    times: PhaseTimes = PhaseTimes()
     saves: tuple[float, ...] = ()  # durations of the latest saves, seconds
 
 
-@dataclass(frozen=True)
-class Clearing:
+class Clearing(Struct, frozen=True):
     ledger: Ledger
     look_at: float  # when to look again
     kill_at: float | None  # when KILL goes to what is left; None before TERM went and after KILL did
@@ -92,8 +90,7 @@ class Clearing:
     signalled: str  # look, term, kill: the strongest that was sent
 
 
-@dataclass(frozen=True)
-class Choosing:
+class Choosing(Struct, frozen=True):
     ledger: Ledger
     cause: str
     older: bool
@@ -103,27 +100,23 @@ class Choosing:
     retry_at: float | None  # when to look again after a failure; None while a look is under way
 
 
-@dataclass(frozen=True)
-class Launching:
+class Launching(Struct, frozen=True):
     ledger: Ledger
     chosen: Chosen
     cause: str
 
 
-@dataclass(frozen=True)
-class Starting:
+class Starting(Struct, frozen=True):
     ledger: Ledger
     live: Live
 
 
-@dataclass(frozen=True)
-class Running:
+class Running(Struct, frozen=True):
     ledger: Ledger
     live: Live
 
 
-@dataclass(frozen=True)
-class Stopping:
+class Stopping(Struct, frozen=True):
     ledger: Ledger
     live: Live
     why: str  # notice, person, restart, hung, sick, refused, audit
@@ -132,8 +125,7 @@ class Stopping:
     kill_at: float | None  # when KILL does; None after it was sent
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     ledger: Ledger
     live: Live
     why: str  # as in Stopping, or empty where it ended by itself
@@ -147,8 +139,7 @@ class Ending:
     examining: bool
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     ledger: Ledger
     until_at: float
     reason: str
@@ -156,8 +147,7 @@ class Waiting:
     healthy: bool
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(Struct, frozen=True):
     ledger: Ledger
     code: int
     reason: str
@@ -168,13 +158,11 @@ State = Clearing | Choosing | Launching | Starting | Running | Stopping | Ending
 
 def shifted(value: T, seconds: float) -> T:
     """The same value with every instant in it moved by ``seconds``: time stood still that long."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
     changes: dict[str, Any] = {}
-    for f in dataclasses.fields(value):
-        old = getattr(value, f.name)
-        if f.name.endswith("_at") and old is not None:
-            changes[f.name] = old + seconds
+    for name in value.__struct_fields__:
+        old = getattr(value, name)
+        if name.endswith("_at") and old is not None:
+            changes[name] = old + seconds
         elif isinstance(old, (Ledger, Live)):
-            changes[f.name] = shifted(old, seconds)
-    return dataclasses.replace(value, **changes)
+            changes[name] = shifted(old, seconds)
+    return msgspec.structs.replace(value, **changes)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from . import events as ev
 from . import rules_asked as asked

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
+
 from outlast_jobs.cadence import SavePolicy
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.identity import ProcessIdentity
@@ -40,7 +40,7 @@ RESUMED = ev.Chosen(2, "step-000000100.a0001", "/x", 100, True, "the newest", 13
 
 def policy(**changes: object) -> Policy:
     base = Policy(restart=RestartPolicy(backoff=(1.0, 60.0)), save=SavePolicy(None, 600.0))
-    return dataclasses.replace(base, **changes)
+    return replace(base, **changes)
 
 
 def live(chosen: ev.Chosen = FRESH, **changes: object) -> Live:
@@ -56,7 +56,7 @@ def live(chosen: ev.Chosen = FRESH, **changes: object) -> Live:
         sealed_step=chosen.step,
         step=chosen.step,
     )
-    return dataclasses.replace(base, **changes)
+    return replace(base, **changes)
 
 
 def running(chosen: ev.Chosen = FRESH, ledger: Ledger | None = None, **changes: object) -> Running:
@@ -66,7 +66,7 @@ def running(chosen: ev.Chosen = FRESH, ledger: Ledger | None = None, **changes: 
 
 def ending(**changes: object) -> Ending:
     base = Ending(Ledger(attempt=1), live(), "", "", 1, None, 5.0, None, None, "look", False)
-    return dataclasses.replace(base, **changes)
+    return replace(base, **changes)
 
 
 SAMPLES: dict[type, list[State]] = {
@@ -341,7 +341,7 @@ def test_an_overdue_save_is_asked_for_and_then_called_a_violation() -> None:
     state: State = running(sealed_at=0.0, progress_at=1300.0)
     state, first = decide(state, ev.Tick(), context(601.5))
     assert act.SignalTrainers("save") in first
-    state, second = decide(dataclasses.replace(state), ev.Tick(), context(1203.5))
+    state, second = decide(replace(state), ev.Tick(), context(1203.5))
     assert any(isinstance(a, act.Note) and a.event == "violation" for a in second)
     assert state.ledger.violation
 
