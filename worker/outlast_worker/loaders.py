@@ -44,6 +44,8 @@ def shielded_signals() -> frozenset[signal.Signals]:
 @contextlib.contextmanager
 def shielded(start_method: str) -> Iterator[None]:
     """Processes started inside are born with the signals blocked, multiprocessing's own helpers included."""
+    # Made here it is inherited, and removed by the trainer; a killed loader could not remove one of its own.
+    multiprocessing.util.get_temp_dir()
     blocked = shielded_signals()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
@@ -52,11 +54,19 @@ def shielded(start_method: str) -> Iterator[None]:
             # Starting the tracker unblocks INT and TERM in the caller, so it goes first and we block again.
             signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         if start_method == "forkserver":
+            _preload_torch()
             multiprocessing.forkserver.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _preload_torch() -> None:
+    """Let the fork server import torch once: without it each loader process takes seconds to do so."""
+    server = getattr(multiprocessing.forkserver, "_forkserver", None)
+    if getattr(server, "_preload_modules", None) == ["__main__"]:  # nobody chose otherwise
+        multiprocessing.forkserver.set_forkserver_preload(["__main__", __name__])
 
 
 # --- inside a loader process --------------------------------------------------------------------------

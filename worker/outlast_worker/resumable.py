@@ -167,6 +167,21 @@ class Batches:
             self._order.reseed(saved["seed"])
         self._jump(Position(saved["epoch"], saved["position"], saved["batch"]))
 
+    def identity(self) -> dict[str, Any]:
+        """What these batches are made of, for a generation's index; a dataset's own `identity` included."""
+        own = getattr(self._dataset, "identity", None)
+        own = own() if callable(own) else own
+        order = self._order
+        return {
+            "dataset": type(self._dataset).__qualname__,
+            "length": order.length,
+            "batch_size": order.batch_size,
+            "seed": order.seed,
+            "shuffle": order.shuffle,
+            "drop_last": order.drop_last,
+            **(own if isinstance(own, dict) else {} if own is None else {"identity": str(own)}),
+        }
+
     # --- inside ---
 
     def _differences(self, saved: Mapping[str, Any]) -> Iterator[str]:
