@@ -50,7 +50,8 @@ def conclude(
     )
     outcome = restart.classify(facts, ctx.policy.restart)
     counters, action = restart.decide(ledger.counters, outcome, ctx.policy.restart, ctx.chance)
-    ledger = replace(ledger, counters=counters)
+    resume = action.resume if isinstance(action, restart.Again) else "newest"
+    ledger = replace(ledger, counters=counters, resume=resume)
     live = ending.live if ending else None
     step = max(live.step, examined.last_step) if live and examined else 0
     note = Note(
@@ -63,6 +64,7 @@ def conclude(
             "signal": facts.signal,
             "step": step,
             "counters": counters.to_dict(),
+            "next": resume,
             "signature": str(facts.failure.signature) if facts.failure else None,
         },
     )

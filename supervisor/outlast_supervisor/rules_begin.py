@@ -48,7 +48,8 @@ def leave(ledger: Ledger, source: str) -> Step:
 def clearing_gone(state: Clearing, event: ev.LeftoversGone, ctx: Context) -> Step:
     if state.ledger.holding:
         return hold_by_person(state.ledger)
-    return choose(state.ledger, "start", ctx)
+    older, healthy = state.ledger.resume == "older", state.ledger.resume == "healthy"
+    return choose(state.ledger, "start", ctx, older=older, healthy=healthy)
 
 
 def clearing_remain(state: Clearing, event: ev.LeftoversRemain, ctx: Context) -> Step:

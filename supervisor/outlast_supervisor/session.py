@@ -113,6 +113,7 @@ class Session:
             attempt=max(self._known.highest_attempt, self._run.highest_attempt()),
             counters=Counters.from_dict(self._known.counters or {}),
             verified=_newest(self._carrier.desk.remembered),
+            resume=self._known.next_resume or "newest",
         )
         loop.run(*begin(ledger, time.monotonic()))
         self._display.last(self._journaler)
@@ -173,6 +174,9 @@ class Session:
             self._display.tell(f"{type(error).__name__}: {error}", "warning")
             if tag == "event":  # an answer that never comes would leave a state waiting for ever
                 self._loop.post(_failed_answer(self._loop.state, error))
+        elif tag == "lease":
+            if not result:
+                self._lease_lost()
         elif tag == "requests":
             self._asks.take(result)
         elif tag == "event" and result is not None:
@@ -188,7 +192,8 @@ class Session:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         if self._lease_at is not None and now >= self._lease_at:
-            self._renew_lease(now)
+            self._lease_at = self._next_lease(now)
+            self._chores.submit("lease", self._lock.renew)
         if self._requests_waiting or (self._look_at is not None and now >= self._look_at):
             self._requests_waiting = False
             self._look_at = now + self._inbox.poll if self._inbox.poll else None
@@ -237,11 +242,9 @@ class Session:
         beat = self._lock.heartbeat
         return now + beat if beat is not None else None
 
-    def _renew_lease(self, now: float) -> None:
-        self._lease_at = self._next_lease(now)
-        if not self._lock.renew():
-            self._display.tell("the lease of this run was lost to another supervisor: stopping", "error")
-            self._loop.post(ev.StopNow("a lost lease"))
+    def _lease_lost(self) -> None:
+        self._display.tell("the lease of this run was lost to another supervisor: stopping", "error")
+        self._loop.post(ev.StopNow("a lost lease"))
 
 
 def _plain_stats(known: History) -> dict[str, dict[str, list[int]]]:

@@ -39,6 +39,7 @@ class Ledger(Struct, frozen=True):
     verified: str = ""  # newest generation that was read back whole
     unprotected: str = ""  # why saves fail at present
     violation: str = ""  # how the cadence is broken at present
+    resume: str = "newest"  # what the newest attempt's end said to take next: newest, older, healthy
     audit: str = ""  # verdict of the newest replay audit
     leaving: str = ""  # who gave the notice after which this supervisor ends
     holding: str = ""  # the person who stopped the run

@@ -7,15 +7,15 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.errors import IntegrityError
-from outlast_jobs.history import History, replay
+from outlast_jobs.history import History, read_history
 from outlast_jobs.jobfile import Job, command_digest, job_digest
-from outlast_jobs.journal import read_journal
 from outlast_jobs.locks import Busy, RunLock, read_holder
 from outlast_jobs.rundir import RunDirectory
 
@@ -61,7 +61,7 @@ def _supervise(options: RunOptions) -> int:
     try:
         if options.fresh:
             run, lock = begin_anew(run, lock)
-        known = replay(read_journal(run).records) if run.journal.is_dir() else History()
+        known = read_history(run) if run.journal.is_dir() else History()
         digests = {
             "job_digest": job_digest(job),
             "command_digest": command_digest(job),
@@ -70,6 +70,10 @@ def _supervise(options: RunOptions) -> int:
         _refuse_done(known, digests)
         released = _refuse_held(known, digests, options)
         created = run.create()
+        for damage in known.damage:
+            print(
+                f"outlast: warning: the journal has damage, which is passed over: {damage}", file=sys.stderr
+            )
         session = Session(options, run, created.run.run_id, lock, known, digests)
         return session.run(_opening(created.note, released))
     finally:
@@ -99,6 +103,12 @@ def _preflight(job: Job) -> None:
 def _take(run: RunDirectory, options: RunOptions) -> RunLock:
     lock = RunLock(run)
     taken = lock.acquire()
+    if isinstance(taken, Busy) and taken.free_in is not None:
+        # the lease of a host that died is free after a while, and a requeued job must not end before that
+        if not options.quiet:
+            print(f"outlast: {taken.text}; waiting {taken.free_in:.0f} s for it", file=sys.stderr)
+        time.sleep(taken.free_in + 1.0)
+        taken = lock.acquire()
     if isinstance(taken, Busy) and options.takeover:
         _end_holder(run, taken, options.job.stop.grace)
         taken = lock.acquire()
