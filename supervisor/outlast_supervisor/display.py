@@ -20,10 +20,11 @@ from .loop import Loop
 from .progress import Progress
 from .sdnotify import ServiceManager
 from .snapshot import Facts, snapshot
-from .states import Running, Starting, Stopping
+from .states import Launching, Running, Starting, Stopping
 
 STATUS_EVERY = 30.0  # seconds between two snapshots while nothing changes
 STATUS_LEAST = 0.5  # and the least between two while much does
+_KEPT = ("step", "total", "loss", "last_save")  # what stays true when no worker runs
 LIVE_EVERY = 0.25  # on a terminal, where a person watches
 
 
@@ -43,6 +44,8 @@ class Display:
         self._written_at = 0.0
         self._drawn_at = 0.0
         self._steps: deque[tuple[float, int]] = deque(maxlen=64)
+        self._attempt = 0
+        self._latest: dict[str, Any] = {}
         self.writing = False
         self.exclusion = ""
 
@@ -111,16 +114,23 @@ class Display:
             unjournaled=journaler.unjournaled,
             warnings=[f"the journal cannot be written: {journaler.error}"] if journaler.error else [],
             rate=self._rate(),
+            shielded=self._launcher.job.signals.mode == "outlast",
             clock=time.time() - time.monotonic(),
         )
-        return snapshot(self._loop.state, facts, now)
+        view = snapshot(self._loop.state, facts, now)
+        if view["step"] is not None:
+            self._latest = {key: view[key] for key in _KEPT}
+        return view if view["step"] is not None else {**view, **self._latest}
 
     def _count_steps(self) -> None:
         state = self._loop.state
+        if isinstance(state, Launching):
+            self._steps.clear()
         if not isinstance(state, (Starting, Running, Stopping)) or state.live.stepped_at is None:
             return
         point = (state.live.stepped_at, state.live.step)
-        if self._steps and self._steps[-1][1] > point[1]:
+        if state.live.attempt != self._attempt:
+            self._attempt = state.live.attempt
             self._steps.clear()
         if not self._steps or point[1] > self._steps[-1][1]:
             self._steps.append(point)

@@ -136,6 +136,7 @@ def launching_spawned(state: Launching, event: ev.Spawned, ctx: Context) -> Step
         phase_at=now,
         sealed_at=now,
         sealed_step=chosen.step,
+        sealed_name=chosen.name or "",
         step=chosen.step,
     )
     if not state.ledger.leaving and not state.ledger.holding:

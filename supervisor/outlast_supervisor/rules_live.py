@@ -176,6 +176,7 @@ def sealed(state: Alive | Ending, event: ev.Sealed, ctx: Context) -> Step:
         live,
         sealed_at=ctx.now,
         sealed_step=max(live.sealed_step, event.step),
+        sealed_name=event.name,
         step=max(live.step, event.step),
         seals=live.seals + 1,
         saving=0,

@@ -47,6 +47,7 @@ class Facts:
     unjournaled: bool
     warnings: Sequence[str]
     rate: float | None  # steps a second
+    shielded: bool  # the worker is expected to attach
     clock: float  # unix seconds minus monotonic seconds
 
 
@@ -98,11 +99,19 @@ def _of_worker(state: Starting | Running | Stopping | Ending, facts: Facts, now:
     left = live.total - live.step if live.total is not None else None
     saved: dict[str, Any] | None = None
     if live.seals:
-        saved = {"step": live.sealed_step, "at": facts.clock + live.sealed_at, "seconds": live.saves[-1]}
+        at: float | None = facts.clock + live.sealed_at
+        saved = {
+            "generation": live.sealed_name,
+            "step": live.sealed_step,
+            "at": at,
+            "seconds": live.saves[-1],
+        }
     elif live.chosen.name:
-        saved = {"step": live.sealed_step, "at": None, "seconds": None, "generation": live.chosen.name}
+        saved = {"generation": live.chosen.name, "step": live.chosen.step, "seconds": None, "at": None}
+    bare = isinstance(state, Starting) and not facts.shielded
     return {
-        "phase": live.phase,
+        "state": "running" if bare else _NAMES[type(state)],
+        "phase": None if bare else live.phase,
         "step": live.step,
         "total": live.total,
         "loss": live.loss or None,

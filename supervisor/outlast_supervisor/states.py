@@ -58,6 +58,7 @@ class Live(Struct, frozen=True):
     phase_at: float
     sealed_at: float  # last seal, or the attach, or the launch
     sealed_step: int
+    sealed_name: str
     step: int
     trained: int = 0  # steps reported since the restore
     stepped_at: float | None = None

@@ -54,6 +54,7 @@ def live(chosen: ev.Chosen = FRESH, **changes: object) -> Live:
         phase_at=0.0,
         sealed_at=0.0,
         sealed_step=chosen.step,
+        sealed_name=chosen.name or "",
         step=chosen.step,
     )
     return replace(base, **changes)
@@ -290,7 +291,7 @@ def test_a_first_step_that_went_back_is_no_honoured_restore() -> None:
 
 
 def test_a_bad_generation_is_set_aside_before_the_next_choice() -> None:
-    """What the trainer found corrupt is renamed first, then the next one is chosen, without delay or count."""
+    """What the trainer found corrupt is renamed first, then the next one is chosen, at once and uncounted."""
     state, actions = walk(
         ev.LeftoversGone(),
         RESUMED,
