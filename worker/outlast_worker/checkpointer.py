@@ -151,8 +151,13 @@ class Checkpointer:
                 f'cannot record "{min(taken)}": that key of a metrics line is taken; rename the field'
             )
         read = {name: reading(name, value) for name, value in fields.items()}
-        rest = self._line(ids) if self._session is not None else {}
-        self._ledger.add(Record(state.step, loss_reading(loss), read, rest))
+        record = Record(state.step, loss_reading(loss), read)
+        if self._session is not None:
+            record.rates = [
+                reading("lr", group["lr"]) for part in self._groups for group in part.param_groups
+            ]
+            record.rest = self._line(ids)
+        self._ledger.add(record)
         if self._session is not None:
             self._session.stepped(state.step, self._total, self._ledger.last_loss)
         self._act()
@@ -226,7 +231,9 @@ class Checkpointer:
         if session.loaded is not None:
             self._state.restore_parts(session.loaded.state)
             drift = self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
-        check_state(self._state.capture())  # what could be saved but never loaded again is said now, not at a restart
+        check_state(
+            self._state.capture()
+        )  # what could be saved but never loaded again is said now, not at a restart
         session.ready(
             Descriptions(
                 fingerprint=fingerprint(),
@@ -255,12 +262,7 @@ class Checkpointer:
 
     def _line(self, ids: list[int]) -> dict[str, Any]:
         """What a metrics line says beside loss and fields."""
-        line: dict[str, Any] = {
-            "lr": [float(group["lr"]) for part in self._groups for group in part.param_groups],
-            "t": time.time(),
-            "epoch": self.epoch,
-            "batch": self.batch_in_epoch,
-        }
+        line: dict[str, Any] = {"t": time.time(), "epoch": self.epoch, "batch": self.batch_in_epoch}
         if self._digest_every > 0 and self.step_count % self._digest_every == 0:
             line["rng"] = rng_digests()
         if ids and self._session is not None:
@@ -290,7 +292,7 @@ class Checkpointer:
     def _broken(self, session: Session, error: BaseException) -> None:
         with contextlib.suppress(Exception):  # a device that failed has no losses to give
             self._ledger.flush()
-        if isinstance(error, SystemExit):
+        if isinstance(error, SystemExit) and error.code in _OWN_EXITS:
             if error.code in (None, 0):
                 say(f"the script exited in the middle, at step {self.step_count}: the run is not done")
         else:
@@ -314,6 +316,10 @@ class Checkpointer:
             raise RuntimeError(
                 f"cannot call {what}() outside the Checkpointer: write “with ckpt:” around the training"
             )
+
+
+_OWN_EXITS = (None, 0, ExitCode.SAVED, ExitCode.UNUSABLE, ExitCode.CANNOT_WRITE)
+"""Codes of a SystemExit that is no failure of the script: it says so by itself, or we raised it."""
 
 
 def _ids_digest(ids: list[int]) -> str:

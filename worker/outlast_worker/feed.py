@@ -54,8 +54,7 @@ class Feed:
     def at_boundary(self) -> list[int]:
         """All that was handed out is consumed now; the ids of those samples, where the data knows them."""
         if isinstance(self.data, Batches):
-            # Handed out, whether by us or to a script that iterates over the data by itself.
-            self.data.consumed(self.data._uncommitted)
+            self.data.consumed()  # all handed out, be it by us or to a script that iterates by itself
             self.epoch, self.batch_in_epoch = self.data.epoch, self.data.batch_in_epoch
         elif self.drawn:
             self.epoch, self.batch_in_epoch = self._next_epoch, self._next_batch
@@ -68,13 +67,10 @@ class Feed:
         self.epoch, self.batch_in_epoch = epoch, batch_in_epoch
 
     def identity(self) -> dict[str, Any]:
-        """What the data, or its dataset, says it is; for the index."""
-        for source in (self.data, getattr(self.data, "dataset", None), getattr(self.data, "_dataset", None)):
-            found = getattr(source, "identity", None)
-            found = found() if callable(found) else found
-            if isinstance(found, dict):
-                return dict(found)
-        return {}
+        """What the data says it is, for the index."""
+        found = getattr(self.data, "identity", None)
+        found = found() if callable(found) else found
+        return dict(found) if isinstance(found, dict) else {}
 
     def drift(self) -> list[str]:
         """How the data differs from what the restored state was taken from."""

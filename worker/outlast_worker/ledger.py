@@ -17,11 +17,12 @@ class Record:
     step: int
     loss: float | Deferred | None
     fields: dict[str, Value | Deferred] = field(default_factory=dict)
+    rates: list[Value | Deferred] = field(default_factory=list)
     rest: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
-        return is_ready(self.loss) and all(map(is_ready, self.fields.values()))
+        return all(map(is_ready, (self.loss, *self.fields.values(), *self.rates)))
 
 
 class Ledger:
@@ -50,7 +51,8 @@ class Ledger:
         loss = record.loss.value() if isinstance(record.loss, Deferred) else record.loss
         fields = {key: settled(value) for key, value in record.fields.items()}
         if self.write is not None:
-            self.write({"step": record.step, "loss": loss, **record.rest, **fields})
+            rates = [settled(rate) for rate in record.rates]
+            self.write({"step": record.step, "loss": loss, "lr": rates, **record.rest, **fields})
         if loss is None:
             return
         self.last_loss = loss

@@ -23,12 +23,12 @@ class Deferred:
         self._host.copy_(tensor.detach().reshape(()), non_blocking=tensor.is_cuda)
         self._copied: torch.cuda.Event | None = None
         if tensor.is_cuda:
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def ready(self) -> bool:
         """Whether the value has arrived."""
-        return self._copied is None or bool(self._copied.query())  # type: ignore[no-untyped-call]
+        return self._copied is None or bool(self._copied.query())
 
     def value(self) -> float:
         """The value; waits for its own step only, never for the work queued after it."""

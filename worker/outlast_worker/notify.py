@@ -36,6 +36,7 @@ class Notifier:
         self._clock = clock
         self._owner = os.getpid()
         self._last_frequent = float("-inf")
+        self._stuck = False
         self._address = _socket_address(address) if address else None
         self._socket: socket.socket | None = None
         if self._address is not None:
@@ -49,7 +50,8 @@ class Notifier:
 
     def send(self, fields: Mapping[str, object], *, important: bool = False) -> None:
         """Send these fields in one datagram; an important one is tried again while the queue is full."""
-        self._deliver(encode(fields), PATIENCE if important else 0.0)
+        # One full second is lost to a supervisor that reads nothing, not one with every notification.
+        self._deliver(encode(fields), PATIENCE if important and not self._stuck else 0.0)
 
     def send_often(self, fields: Mapping[str, object]) -> bool:
         """Send, unless one of this kind was sent less than `PERIOD` ago; says whether it was tried."""
@@ -82,6 +84,7 @@ class Notifier:
         while (code := self._try(message)) in _FULL and self._clock() < give_up:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
+        self._stuck = code in _FULL and (patience > 0 or self._stuck)
         self.broken = code in _REFUSED
         self.lost += code != 0
 

@@ -10,6 +10,9 @@ from outlast_worker.fingerprint import compare
 from outlast_worker.restoring import Loaded, read_generation
 from outlast_worker.sealing import Descriptions
 
+_TOLD_BY_DATA = frozenset({"batch_size", "drop_last", "shuffle", "seed"})
+"""What `Batches` compares by itself when its state is loaded, with what follows from it."""
+
 
 def load(context: RunContext) -> Loaded | None:
     """The generation to resume from, verified while it was read; None for a fresh start."""
@@ -25,7 +28,8 @@ def drift(index: Index, now: Descriptions, *, own: bool) -> list[str]:
     if own:
         found += _changes("code", index.code, now.code)
         found += _changes("job", index.config, now.config)
-    return found + _changes("data", index.data, now.data)
+    data = {key: value for key, value in index.data.items() if key not in _TOLD_BY_DATA}
+    return found + _changes("data", data, now.data)
 
 
 def _changes(what: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:

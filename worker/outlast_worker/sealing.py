@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -81,6 +82,8 @@ class Seals:
         except OSError as error:
             return self._failed(name, str(error.strerror or error))
         self.newest = name
+        with contextlib.suppress(OSError):
+            self.expect(saved.bytes, len(os.listdir(saved.path)))
         self._notifier.send(
             {
                 Field.SEALED: name,

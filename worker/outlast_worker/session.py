@@ -38,7 +38,8 @@ class RestoreNotHonoured(SystemExit):
 
 def say(text: str) -> None:
     """One line for people, into the attempt's log."""
-    print(f"outlast: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # a full disk under the log costs the line, not the run
+        print(f"outlast: {text}", file=sys.stderr, flush=True)
 
 
 class Session:
@@ -254,7 +255,7 @@ class Session:
         self._end(ExitCode.SAVED)
 
     def _end(self, code: ExitCode) -> NoReturn:
-        # The handlers stay: a signal that comes during the exit must not turn it into a death.
+        self.signals.ignore()
         self.before_leaving()
         if self.metrics is not None:
             self.metrics.sync()

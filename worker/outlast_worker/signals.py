@@ -83,6 +83,11 @@ class Signals:
             signal.signal(number, signal.SIG_DFL if previous is None else previous)
         self._previous.clear()
 
+    def ignore(self) -> None:
+        """Heed no more: the last word is said, and a signal during the exit must not turn it into a death."""
+        for number in (self.names.save, self.names.stop):
+            signal.signal(number, signal.SIG_IGN)
+
     def _on_save(self) -> None:
         self.saves += 1
 
