@@ -66,7 +66,7 @@ class Phase(enum.StrEnum):
 
 
 class ExitWord(enum.StrEnum):
-    """The trainer's last word, which outranks exit codes, since wrappers swallow those."""
+    """The trainer's last word. Wrappers swallow exit codes: 0 without it says nothing of a training."""
 
     DONE = "done"
     SAVED = "saved"

@@ -96,6 +96,11 @@ class Ending:
         return self.code if self.signal is None else SIGNALLED + self.signal
 
     @property
+    def complete(self) -> bool:
+        """The training is: by the trainer's word, or a final generation. What follows it may still fail."""
+        return self.final_sealed or (self.attached and ExitWord.DONE in self.words)
+
+    @property
     def progress(self) -> bool:
         return self.sealed if self.attached else self.alive_seconds >= ALIVE_IS_PROGRESS
 
@@ -119,17 +124,16 @@ def classify(ending: Ending, policy: Policy) -> Outcome:
 
 
 def _said(e: Ending, policy: Policy) -> tuple[Kind, str] | None:
-    """What the worker said, or what lies on disk, outranks any exit code."""
+    """What the worker said, or what lies on disk, outranks the exit code; done needs a clean one as well."""
     if e.bad is not None:
         return Kind.BAD_GENERATION, e.bad
     if e.refused is not None:
         return Kind.REFUSED, e.refused
     if e.sick_step is not None and policy.sick == "stop":
         return Kind.SICK, f"loss or state not finite from step {e.sick_step} on"
-    if e.attached and ExitWord.DONE in e.words:
-        return Kind.DONE, "the trainer said that it is done"
-    if e.final_sealed:
-        return Kind.DONE, "the final generation is sealed"
+    if e.complete and e.code == 0 and e.signal is None:
+        by_word = e.attached and ExitWord.DONE in e.words
+        return Kind.DONE, "the trainer said that it is done" if by_word else "the final generation is sealed"
     if e.hung is not None:
         return Kind.HUNG, e.hung
     if e.code == ExitCode.UNUSABLE and (e.attached or e.phase == Phase.RESTORE):
@@ -178,6 +182,12 @@ def _status(e: Ending) -> str:
 
 
 def _crash_reason(e: Ending) -> str:
+    if e.complete:
+        return f"the training is complete, but what follows it failed: {_plain_reason(e)}"
+    return _plain_reason(e)
+
+
+def _plain_reason(e: Ending) -> str:
     if e.failure is not None:
         message = f": {e.failure.message}" if e.failure.message else ""
         return f"{e.failure.signature}{message} [{_status(e)}]"

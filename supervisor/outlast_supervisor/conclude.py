@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from outlast_jobs import events as journal
 from outlast_jobs import restart
-from outlast_jobs.contract import ExitCode
+from outlast_jobs.contract import ExitCode, ExitWord
 from outlast_jobs.restart import Failure
 
 from . import events as ev
@@ -167,7 +167,7 @@ def _facts(
         sealed = sealed or (examined.sealed_step is not None and examined.sealed_step > chosen_step)
         final = final or examined.final
         last_step = max(last_step, examined.last_step)
-        if found is None and not live.words and (ending.code or ending.signal):
+        if found is None and ExitWord.SAVED not in live.words and (ending.code or ending.signal):
             found = examined.failure
     by: Literal["person", "restart", "notice"] | None = None
     if ending.why in ("person", "restart", "notice"):

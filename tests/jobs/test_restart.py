@@ -68,14 +68,42 @@ def test_a_code_alone_never_makes_a_run_done(code: int) -> None:
 
 
 def test_an_attached_trainer_is_done_only_on_its_word() -> None:
-    """Exit 0 behind a wrapper is a crash; the word or a sealed final generation is done with any code."""
+    """Exit 0 behind a wrapper is a crash; with the word, or a sealed final generation, it is done."""
     assert kind(code=0, attached=True) is Kind.CRASHED
     assert kind(code=0, attached=True, sealed=True) is Kind.CRASHED_PROGRESS
     assert kind(code=0, attached=True, words=frozenset({"saved"}), notice=True) is Kind.SAVED
-    for code in range(256):
-        assert kind(code=code, attached=True, words=frozenset({"done"})) is Kind.DONE
-        assert kind(code=code, attached=True, final_sealed=True) is Kind.DONE
-    assert kind(signal=9, final_sealed=True) is Kind.DONE
+    assert kind(code=0, attached=True, words=frozenset({"done"})) is Kind.DONE
+    assert kind(code=0, attached=True, final_sealed=True) is Kind.DONE
+    assert kind(code=0, attached=True, words=frozenset({"done"}), hung="silent") is Kind.DONE
+
+
+WORDS = [{"words": frozenset({"done"})}, {"final_sealed": True}]
+
+
+@pytest.mark.parametrize("said", WORDS, ids=["word", "final"])
+def test_what_follows_the_training_has_to_go_well_too(said: dict[str, Any]) -> None:
+    """After the word, or the final generation, any code but 0 and any signal is not done."""
+    ends = [{"code": code} for code in range(1, 256)] + [{"signal": int(s)} for s in signal.Signals]
+    for end in ends:
+        for more in ({}, {"notice": True}, {"stopped_by": "notice"}, {"sealed": True}):
+            outcome = classify(Ending(attached=True, **said, **end, **more), POLICY)
+            assert outcome.kind is not Kind.DONE, (end, more)
+            _, action = decide(Counters(), outcome, POLICY, 0.5)
+            assert isinstance(action, Again) or end == {"code": 65}, (end, more)
+    crash = classify(Ending(attached=True, code=1, sealed=True, **said), POLICY)
+    assert crash.kind is Kind.CRASHED_PROGRESS
+    assert "the training is complete" in crash.reason
+    assert classify(Ending(attached=True, code=1, hung="silent", **said), POLICY).kind is Kind.HUNG
+
+
+def test_an_export_that_always_fails_is_given_up() -> None:
+    """Attempts that train nothing and fail after the training are counted as any without progress."""
+    policy = Policy(without_progress=3, waiting=0.0)
+    export = Ending(attached=True, code=1, words=frozenset({"done"}))
+    counters, action = after(replace(export, sealed=True, final_sealed=True), export, export, policy=policy)
+    assert isinstance(action, Again)
+    counters, action = after(export, policy=policy, counters=counters)
+    assert isinstance(action, GiveUp)
 
 
 def test_exit_0_of_a_worker_that_failed_before_it_attached_is_not_done() -> None:
