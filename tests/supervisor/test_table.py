@@ -222,6 +222,25 @@ def test_done_needs_the_trainers_word() -> None:
     assert isinstance(silent, Waiting)
 
 
+def test_a_failure_after_the_last_word_is_not_done() -> None:
+    """A worker that fails after its word starts again, from its final generation, and its log says why."""
+    why = Failure("OSError", "no space", "export.py:7 in save", passing=True)
+    examined = ev.Examined(10, True, 10, why, "tail")
+    state, actions = walk(
+        *STARTED,
+        ev.Sealed("step-000000010.a0001", 10, 1, 0.1),
+        ev.Said("done"),
+        ev.WorkerExited(1, None),
+        ev.LeftoversGone(),
+        examined,
+    )
+    assert isinstance(state, Waiting)
+    assert not state.older
+    [ended] = [a for a in actions if isinstance(a, act.Note) and a.event == "attempt_ended"]
+    assert "complete" in ended.data["reason"]
+    assert ended.data["signature"] == str(why.signature)
+
+
 def test_a_saved_worker_after_a_notice_is_75_for_the_caller() -> None:
     """TERM to the supervisor, a save, exit 75 of the worker: exit 75."""
     state, _ = walk(
