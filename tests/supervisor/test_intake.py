@@ -1,0 +1,141 @@
+"""Notifications: only the attempt's own processes are heard, and nothing that they send can harm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.waiting import wait_until
+
+from outlast_jobs.identity import ProcessIdentity
+from outlast_supervisor import events as ev
+from outlast_supervisor.intake import Intake, Trainers
+from outlast_supervisor.notify import Message, NotifySocket
+from outlast_supervisor.processes import carries
+
+RUN_ID = "a" * 32
+
+
+@pytest.fixture
+def intake() -> Iterator[Intake]:
+    """An intake that expects attempt 3."""
+    selector = selectors.DefaultSelector()
+    made = Intake(Trainers(selector), lambda text: None)
+    made.expect(RUN_ID, 3)
+    yield made
+    selector.close()
+
+
+@pytest.fixture
+def trainer() -> Iterator[int]:
+    """A process of attempt 3, by its environment."""
+    env = {**os.environ, "OUTLAST_RUN_ID": RUN_ID, "OUTLAST_ATTEMPT": "3"}
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env)
+    wait_until(lambda: carries(process.pid, b"OUTLAST_ATTEMPT=3"), 10, "exec")
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def test_a_trainer_is_known_by_the_kernel_not_by_its_words(intake: Intake, trainer: int) -> None:
+    """READY attaches the process that sent it, whatever pid the message claims."""
+    found = intake.events(Message(trainer, {"READY": "1", "MAINPID": "1", "X_OUTLAST_STEP": "7"}))
+    identity = ProcessIdentity.of(trainer)
+    assert identity is not None
+    assert found == [ev.Attached(identity, 0, 7, None)]
+
+
+def test_strangers_are_not_heard(intake: Intake) -> None:
+    """A process without the attempt's marker changes nothing, whatever it sends."""
+    assert intake.events(Message(os.getpid(), {"READY": "1", "X_OUTLAST_EXIT": "done"})) == []
+
+
+def test_another_attempts_process_is_not_heard(intake: Intake, trainer: int) -> None:
+    """What an older attempt left behind cannot speak for the new one."""
+    intake.expect(RUN_ID, 4)
+    assert intake.events(Message(trainer, {"READY": "1"})) == []
+
+
+def test_a_lost_ready_is_no_dead_worker(intake: Intake, trainer: int) -> None:
+    """The first step from a trainer whose READY was lost attaches it."""
+    found = intake.events(Message(trainer, {"X_OUTLAST_STEP": "8", "X_OUTLAST_PHASE": "train"}))
+    assert isinstance(found[0], ev.Attached)
+    assert found[0].step == 7
+    assert found[1] == ev.Reported(8, None, None, "train")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"X_OUTLAST_STEP": "-1"},
+        {"X_OUTLAST_STEP": "9" * 400},
+        {"X_OUTLAST_STEP": "1e9"},
+        {"X_OUTLAST_SEALED": "../../etc", "X_OUTLAST_STEP": "x"},
+        {"X_OUTLAST_BAD": "{" * 2000},
+        {"X_OUTLAST_BAD": "[]"},
+        {"X_OUTLAST_FAILURE": '{"step": "many", "passing": 3}'},
+        {"X_OUTLAST_DRIFT": "not json"},
+        {"X_OUTLAST_SECONDS": "nan", "X_OUTLAST_SEALED": "g", "X_OUTLAST_STEP": "1"},
+        {"": "", "unknown": "x"},
+    ],
+)
+def test_no_message_raises(intake: Intake, trainer: int, fields: dict[str, str]) -> None:
+    """Whatever a trainer sends is read or passed over."""
+    intake.events(Message(trainer, {"READY": "1"}))
+    assert all(isinstance(event, ev.Event) for event in intake.events(Message(trainer, fields)))
+
+
+def test_another_protocol_is_refused_by_name(intake: Intake, trainer: int) -> None:
+    """A library of another version ends the attempt with both versions named."""
+    (refused,) = intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "9"}))
+    assert isinstance(refused, ev.Refused)
+    assert "protocol 9" in refused.reason
+
+
+def test_the_socket_tells_senders_by_their_credentials() -> None:
+    """The pid of a message is the sender's; garbage is counted and passed over, a flood comes in portions."""
+    listening = NotifySocket()
+    try:
+        sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        sender.sendto(b"\xff\xfe", listening.path)
+        sender.sendto(b"READY=1\nX=a=b\n", listening.path)
+        messages = listening.receive()
+        assert messages == [Message(os.getpid(), {"READY": "1", "X": "a=b"})]
+        assert listening.dropped == 1
+        assert len(listening.path) <= 107
+        assert os.stat(listening.folder).st_mode & 0o777 == 0o700
+        sender.setblocking(False)
+        queued = 0
+        with contextlib.suppress(BlockingIOError):
+            while queued < 100_000:
+                sender.sendto(b"X_OUTLAST_STEP=1", listening.path)
+                queued += 1
+        assert 5 < queued < 100_000
+        assert len(listening.receive(at_most=5)) == 5
+        sender.close()
+    finally:
+        listening.close()
+    assert not listening.folder.exists()
+
+
+def test_a_trainers_end_is_told_by_its_pidfd(trainer: int) -> None:
+    """A pinned trainer that dies makes its descriptor readable, and its pid is never signalled again."""
+    selector = selectors.DefaultSelector()
+    trainers = Trainers(selector)
+    identity = ProcessIdentity.of(trainer)
+    assert identity is not None
+    assert trainers.attach(identity)
+    assert not trainers.attach(identity)
+    os.kill(trainer, signal.SIGKILL)
+    (ready,) = selector.select(timeout=20)
+    assert ready[0].data == ("trainer", trainer)
+    assert trainers.gone(trainer) == identity
+    assert trainers.by_pid == {}
+    selector.close()

@@ -1,0 +1,110 @@
+"""The journal seen from the loop: nothing waits for ever, nothing is lost, and the order stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import wait_until
+
+from outlast_jobs.journal import JournalWriter, read_journal
+from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor.helper import Helper
+from outlast_supervisor.journaler import PATIENCE, RETRY, Journaler
+
+
+class ByHand:
+    """Stands where the helper thread is, so that a test says when a write happens."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], Any]] = []
+
+    def submit(self, tag: str, job: Callable[[], Any]) -> None:
+        self.jobs.append(job)
+
+
+def make(tmp_path: Path) -> tuple[Journaler, ByHand, list[float], RunDirectory]:
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    now = [100.0]
+    hand = ByHand()
+    journaler = Journaler(JournalWriter.open(run), hand, clock=lambda: now[0])  # type: ignore[arg-type]
+    return journaler, hand, now, run
+
+
+def test_a_record_is_settled_only_when_it_is_on_disk(tmp_path: Path) -> None:
+    """What waits for a record goes on when its write succeeded, not when it was handed over."""
+    journaler, hand, _, run = make(tmp_path)
+    number = journaler.note("sealed", {"generation": "g"})
+    assert not journaler.settled(number)
+    hand.jobs.pop()()
+    journaler.delivered(None)
+    assert journaler.settled(number)
+    assert [r.event for r in read_journal(run).records] == ["sealed"]
+
+
+def test_a_journal_that_cannot_be_written_holds_nobody_for_ever(tmp_path: Path) -> None:
+    """After ten seconds decisions are carried out all the same, and the run says that it is unjournaled."""
+    journaler, hand, now, _ = make(tmp_path)
+    number = journaler.note("sealed", {})
+    hand.jobs.clear()
+    journaler.delivered(OSError(28, "no space left on device"))
+    assert not journaler.settled(number)
+    now[0] += PATIENCE
+    assert journaler.unjournaled
+    assert journaler.settled(number)
+
+
+def test_records_kept_in_memory_are_written_when_the_disk_is_back(tmp_path: Path) -> None:
+    """Nothing is lost over a failed write: the next one takes the old lines and the new ones, in order."""
+    journaler, hand, now, run = make(tmp_path)
+    journaler.note("first", {})
+    hand.jobs.clear()
+    journaler.delivered(OSError(5, "input/output error"))
+    journaler.note("second", {})
+    assert hand.jobs == []
+    now[0] += RETRY
+    journaler.tick()
+    hand.jobs.pop()()
+    journaler.delivered(None)
+    assert [r.event for r in read_journal(run).records] == ["first", "second"]
+    assert not journaler.unjournaled
+    assert journaler.waiting == 0
+
+
+def test_records_that_come_during_a_write_share_the_next_one(tmp_path: Path) -> None:
+    """A burst of records is two writes, and all are settled after the second."""
+    journaler, hand, _, run = make(tmp_path)
+    numbers = [journaler.note("event", {"n": n}) for n in range(50)]
+    assert len(hand.jobs) == 1
+    hand.jobs.pop()()
+    journaler.delivered(None)
+    assert len(hand.jobs) == 1
+    hand.jobs.pop()()
+    journaler.delivered(None)
+    assert all(journaler.settled(n) for n in numbers)
+    assert [r.data["n"] for r in read_journal(run).records] == list(range(50))
+
+
+def test_a_helper_waits_for_its_record(tmp_path: Path) -> None:
+    """A chore that renames or deletes goes on only when the reason is on disk."""
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    results: list[BaseException | None] = []
+    journaler: Journaler
+    writer = Helper("journal", lambda tag, result, error: results.append(error))
+    journaler = Journaler(JournalWriter.open(run), writer)
+    passed = threading.Event()
+
+    def chore() -> None:
+        journaler.note_and_wait("dropped", {"generation": "g"})
+        passed.set()
+
+    threading.Thread(target=chore, daemon=True).start()
+    wait_until(lambda: results, 10, "the write")
+    assert not passed.is_set()
+    journaler.delivered(results[0])
+    assert passed.wait(10)
+    assert [r.event for r in read_journal(run).records] == ["dropped"]
