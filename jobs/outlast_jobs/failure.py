@@ -13,15 +13,15 @@ MESSAGE_LIMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What makes two failures the same: exception, last line of the traceback, step."""
+    """What makes two failures the same: exception, last line of the traceback, the last step that was whole."""
 
     exception: str
     where: str
     step: int | None = None
 
     def __str__(self) -> str:
-        at = f" at step {self.step}" if self.step is not None else ""
-        return f"{self.exception}{at} ({self.where})" if self.where else f"{self.exception}{at}"
+        after = f" after step {self.step}" if self.step is not None else ""
+        return f"{self.exception}{after} ({self.where})" if self.where else f"{self.exception}{after}"
 
     def same_place(self, other: Signature) -> bool:
         """Same exception at the same line, whatever the step."""

@@ -161,7 +161,7 @@ def _after_crash(c: Counters, outcome: Outcome, policy: Policy, rng: float) -> t
     if failure is None or outcome.kind is Kind.HUNG:
         return _counted(after, outcome, policy, rng, "newest")
     if _deterministic(c, e, failure):
-        return after, GiveUp(f"deterministic: {failure.signature}, twice in a row; {_counts(after)}")
+        return after, GiveUp(f"deterministic: {failure.signature}, twice in a row; {_totals(after)}")
     if failure.phase != Phase.RESTORE:
         return _counted(after, outcome, policy, rng, "newest")
     if c.stepped_back is None:
@@ -224,8 +224,11 @@ def _backoff(c: Counters, policy: Policy, rng: float) -> float:
 
 
 def _counts(c: Counters) -> str:
+    return f"{c.without_progress} starts without progress in a row, {c.waited:.0f} s waited; {_totals(c)}"
+
+
+def _totals(c: Counters) -> str:
     return (
-        f"{c.without_progress} starts without progress in a row, {c.waited:.0f} s waited; "
         f"in all {c.preempted} preempted, {c.crashed_progress} crashed with progress, "
         f"{c.crashed} without, {c.hung} hung"
     )

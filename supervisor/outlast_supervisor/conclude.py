@@ -129,12 +129,13 @@ def _again(
 
 def _give_up(ledger: Ledger, reason: str, before: tuple[Action, ...], examined: ev.Examined | None) -> Step:
     counters = ledger.counters
+    tail = examined.tail if examined else ""
     data: dict[str, Any] = {
         "reason": reason,
         "signature": str(counters.last) if counters.last else None,
         "counters": counters.to_dict(),
+        "tail": tail,
     }
-    tail = examined.tail if examined else ""
     says: tuple[Action, ...] = (Say(f"the last lines of its log:\n{tail}", "error"),) if tail else ()
     answer = (Answer(ledger.stop_request, True, "ended"),) if ledger.stop_request else ()
     actions = (
