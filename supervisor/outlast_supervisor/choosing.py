@@ -56,9 +56,9 @@ def _newest(desk: Desk, job: Job, order: Choose) -> Answer:
     choice = first
     if first.chosen is None and healthy and any(f.verdict is Verdict.VERIFIED for f in first.tried):
         why = "no healthy one is left, so the newest that passes verification"
-        choice = verify.newest_usable(desk.run.checkpoints, desk.run_id, desk.remembered)
+        choice = verify.newest_usable(desk.run.checkpoints, desk.run_id, desk.remembered, skip=desk.bad)
     elif first.chosen is not None and order.older:
-        skip = {f.path.name for f in first.tried}
+        skip = {*desk.bad, *(f.path.name for f in first.tried)}
         older = verify.newest_usable(desk.run.checkpoints, desk.run_id, desk.remembered, skip=skip)
         unreadable = _deal_with(desk, older, order.pass_over)
         if unreadable is not None:

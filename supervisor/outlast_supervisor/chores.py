@@ -37,6 +37,7 @@ class Desk:
     record: Record
     remembered: dict[str, verify.FileStats] = field(default_factory=dict)
     pinned: set[str] = field(default_factory=set)
+    bad: set[str] = field(default_factory=set)  # found corrupt; never chosen, even where renaming fails
     claimed: int = 0  # the attempt that this supervisor claimed the checkpoints for
 
 
@@ -56,6 +57,7 @@ def verified(desk: Desk, name: str, stop: Callable[[], bool]) -> ev.Event | None
 
 def set_aside(desk: Desk, name: str, reason: str, verdict: str = "corrupt") -> None:
     """Rename a generation out of the way, its reason in the journal first."""
+    desk.bad.add(name)
     path = desk.run.checkpoints / name
     if GenerationName.parse(name) is None or not os.path.lexists(path):
         return

@@ -24,6 +24,7 @@ from .states import Launching, Running, Starting, Stopping
 
 STATUS_EVERY = 30.0  # seconds between two snapshots while nothing changes
 STATUS_LEAST = 0.5  # and the least between two while much does
+STUCK = 30.0  # seconds; verifying a large generation may well take some
 _KEPT = ("step", "total", "loss", "last_save")  # what stays true when no worker runs
 LIVE_EVERY = 0.25  # on a terminal, where a person watches
 
@@ -48,6 +49,8 @@ class Display:
         self._latest: dict[str, Any] = {}
         self.writing = False
         self.exclusion = ""
+        self.stuck = 0.0  # seconds for which a helper has been waiting for the run directory
+        self._told_stuck = False
 
     def tell(self, text: str, level: str) -> None:
         """Speak to whoever started us."""
@@ -68,6 +71,10 @@ class Display:
     def show(self, now: float, helper: Helper, journaler: Journaler) -> None:
         """Show what changed, as often as is useful."""
         self._count_steps()
+        if (self.stuck >= STUCK) != self._told_stuck:
+            self._told_stuck = not self._told_stuck
+            said = "does not answer: waiting for its file system" if self._told_stuck else "answers again"
+            self.tell(f"the run directory {said}", "warning")
         if now >= self.next_due() and not self.writing:
             view = self._write(now, journaler)
             self.writing = True
@@ -112,7 +119,7 @@ class Display:
             started=self._started,
             exclusion=self.exclusion,
             unjournaled=journaler.unjournaled,
-            warnings=[f"the journal cannot be written: {journaler.error}"] if journaler.error else [],
+            warnings=self._warnings(journaler),
             rate=self._rate(),
             shielded=self._launcher.job.signals.mode == "outlast",
             clock=time.time() - time.monotonic(),
@@ -121,6 +128,12 @@ class Display:
         if view["step"] is not None:
             self._latest = {key: view[key] for key in _KEPT}
         return view if view["step"] is not None else {**view, **self._latest}
+
+    def _warnings(self, journaler: Journaler) -> list[str]:
+        found = [f"the journal cannot be written: {journaler.error}"] if journaler.error else []
+        if self.stuck >= STUCK:
+            found.append(f"the run directory has not answered for {self.stuck:.0f} s")
+        return found
 
     def _count_steps(self) -> None:
         state = self._loop.state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ class Helper:
         self._nice = nice
         self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]]] = queue.SimpleQueue()
         self._pending = 0
+        self._since: float | None = None
         # daemonic: a thread stuck in a dead file system must not keep the process from ending
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -31,6 +33,11 @@ class Helper:
     def pending(self) -> int:
         """Jobs handed in whose result was not delivered yet."""
         return self._pending
+
+    def stuck(self, now: float) -> float:
+        """Seconds for which the present job has been at it, 0 where there is none."""
+        since = self._since
+        return now - since if since is not None else 0.0
 
     def submit(self, tag: str, job: Callable[[], Any]) -> None:
         """Hand in a job; its result comes through ``deliver`` under this tag."""
@@ -42,11 +49,13 @@ class Helper:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
         while True:
             tag, job = self._jobs.get()
+            self._since = time.monotonic()
             result: Any = None
             error: BaseException | None = None
             try:
                 result = job()
             except Exception as caught:
                 error = caught
+            self._since = None
             self._pending -= 1
             self._deliver(tag, result, error)

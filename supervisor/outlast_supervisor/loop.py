@@ -26,6 +26,7 @@ from .table import decide
 from .timers import next_due
 
 Result = tuple[str, Any, BaseException | None]
+MOST_ROUNDS = 64  # of reading messages at once: more than the kernel queues, fewer than a flood brings
 MOST_SIGNALS = 512  # bytes read from the wake-up descriptor at once; each is one signal
 
 
@@ -129,7 +130,7 @@ class Loop:
             self._read(*key.data)
         if self._deaths:
             self._deaths = False
-            self._hear()
+            self._hear(all_of_it=True)
             processes.reap(self.on_child)
         wanted = next_due(self.state, self.policy, after) if self.state else None
         if wanted is not None and after >= wanted:
@@ -151,15 +152,20 @@ class Loop:
                 self._wake_read.recv(4096)
             self._collect()
         elif kind == "trainer":
-            self._hear()
+            self._hear(all_of_it=True)
             gone = self.trainers.gone(pid)
             if gone is not None:
                 self.post(ev.TrainerGone(gone))
 
-    def _hear(self) -> None:
-        for message in self.notify.receive():
-            for event in self.intake.events(message):
-                self.post(event)
+    def _hear(self, *, all_of_it: bool = False) -> None:
+        """Read messages; before a death is told all of them, or a last word would come too late."""
+        for _ in range(MOST_ROUNDS if all_of_it else 1):
+            messages = self.notify.receive()
+            for message in messages:
+                for event in self.intake.events(message):
+                    self.post(event)
+            if not messages:
+                return
 
     def _signals(self) -> None:
         try:

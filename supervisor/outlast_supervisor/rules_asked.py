@@ -11,10 +11,12 @@ from outlast_jobs.contract import Phase
 from . import events as ev
 from .actions import Action, Answer, Hook, Note, Say, SignalAll, SignalTrainers, SignalWorker
 from .policy import Context
-from .rules_live import ask_allowance, save_p95, step_longest, stop
+from .rules_live import ask_allowance, fit_times, stop
 from .states import Ledger, Running, Starting, State, Stopping
 
 STACKS_SECONDS = 1.0  # for the dump of all stacks to reach the log before TERM goes
+ASK_AGAIN = 1.0  # seconds after which a save signal is passed on although the one before brought nothing yet
+SOURCES_KEPT = 8
 HUNG_GRACE = 10.0  # a hung worker seldom saves: it gets this long, or the job's grace where that is shorter
 
 Step = tuple[State, tuple[Action, ...]]
@@ -57,16 +59,18 @@ def warned(state: Starting | Running, event: ev.Warned, ctx: Context) -> Step:
 
 def save_asked(state: Starting | Running, event: ev.SaveAsked, ctx: Context) -> Step:
     live = state.live
+    # many signals at once are one save, as the worker's flag is one bit; a later one may find the first lost
+    again = live.wanted_at is None or ctx.now - live.wanted_at >= ASK_AGAIN or bool(event.request)
     live = replace(
         live,
-        save_wanted=(*live.save_wanted, event.source),
+        save_wanted=(*live.save_wanted, event.source)[-SOURCES_KEPT:],
+        wanted_at=ctx.now if again else live.wanted_at,
         save_requests=(*live.save_requests, event.request) if event.request else live.save_requests,
     )
     state = replace(state, live=live)
     note = Note(journal.RELAYED, {"signal": "save", "from": event.source})
     if isinstance(state, Running):
-        # many signals at once are one save: the worker's flag is one bit, and so is ours
-        return state, (note, SignalTrainers("save")) if len(live.save_wanted) == 1 or event.request else ()
+        return state, (note, SignalTrainers("save")) if again else ()
     if ctx.policy.shielded:
         return state, (Say(f"{event.source}: held until the trainer attaches"),)
     return state, (note, SignalWorker("save"))
@@ -103,10 +107,8 @@ def tick(state: Starting | Running, event: ev.Tick, ctx: Context) -> Step:
 
 
 def _fit(state: Starting | Running, ctx: Context) -> cadence.StopNow | cadence.TrainOn | cadence.FarAway:
-    live = state.live
-    return cadence.last_fit(
-        ctx.now, state.ledger.deadline, step_longest(live), save_p95(live), ctx.policy.warn
-    )
+    step, save = fit_times(state.live, ctx.policy.grace)
+    return cadence.last_fit(ctx.now, state.ledger.deadline, step, save, ctx.policy.warn)
 
 
 def _hung(state: Running, found: hang.Hung, ctx: Context) -> Step:

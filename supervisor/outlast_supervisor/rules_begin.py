@@ -22,10 +22,10 @@ KILL_AFTER = 2.0  # seconds from TERM to all until KILL to all
 Step = tuple[State, tuple[Action, ...]]
 
 
-def begin(ledger: Ledger, now: float) -> Step:
+def begin(ledger: Ledger, now: float, cause: str = "start") -> Step:
     """The first state of a supervisor's life."""
     state = Clearing(
-        ledger, look_at=now + LOOK_EVERY, kill_at=None, tell_at=now + TELL_EVERY, signalled="look"
+        ledger, cause, look_at=now + LOOK_EVERY, kill_at=None, tell_at=now + TELL_EVERY, signalled="look"
     )
     return state, (EndLeftovers("look"),)
 
@@ -49,7 +49,7 @@ def clearing_gone(state: Clearing, event: ev.LeftoversGone, ctx: Context) -> Ste
     if state.ledger.holding:
         return hold_by_person(state.ledger)
     older, healthy = state.ledger.resume == "older", state.ledger.resume == "healthy"
-    return choose(state.ledger, "start", ctx, older=older, healthy=healthy)
+    return choose(state.ledger, state.cause, ctx, older=older, healthy=healthy)
 
 
 def clearing_remain(state: Clearing, event: ev.LeftoversRemain, ctx: Context) -> Step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from outlast_jobs import cadence
 from outlast_jobs import events as journal
 from outlast_jobs.contract import Phase
 
@@ -81,6 +82,13 @@ def save_p95(live: Live) -> float | None:
 def step_longest(live: Live) -> float | None:
     """The longest step seen, seconds: the safe side of a 95th percentile."""
     return live.times.longest.get(Phase.TRAIN)
+
+
+def fit_times(live: Live, grace: float) -> tuple[float, float]:
+    """Step and save times for the deadline; unmeasured, the worker gets the grace in all."""
+    unknown = grace / (2 * cadence.DOUBLED)
+    step, save = step_longest(live), save_p95(live)
+    return (unknown if step is None else step), (unknown if save is None else save)
 
 
 def ask_allowance(live: Live) -> float:
@@ -181,6 +189,7 @@ def sealed(state: Alive | Ending, event: ev.Sealed, ctx: Context) -> Step:
         seals=live.seals + 1,
         saving=0,
         save_wanted=(),
+        wanted_at=None,
         save_requests=(),
         asked_at=None,
         saves=(*live.saves, event.seconds)[-SAVES_KEPT:],
@@ -203,7 +212,7 @@ def save_failed(state: Alive, event: ev.SaveFailed, ctx: Context) -> Step:
     if not ledger.unprotected:
         actions.append(Hook("unprotected", event.reason))
     actions.append(Prune(live.chosen.name))
-    live = replace(live, saving=0, save_wanted=(), save_requests=(), asked_at=ctx.now)
+    live = replace(live, saving=0, save_wanted=(), wanted_at=None, save_requests=(), asked_at=ctx.now)
     return replace(state, live=live, ledger=replace(ledger, unprotected=event.reason)), tuple(actions)
 
 

@@ -115,7 +115,9 @@ class Session:
             verified=_newest(self._carrier.desk.remembered),
             resume=self._known.next_resume or "newest",
         )
-        loop.run(*begin(ledger, time.monotonic()))
+        vanished = self._known.vanished
+        cause = f"attempt {vanished.number} vanished on {vanished.host}" if vanished else "start"
+        loop.run(*begin(ledger, time.monotonic(), cause))
         self._display.last(self._journaler)
         self._inbox.close()
         loop.close()
@@ -183,6 +185,8 @@ class Session:
             self._loop.post(result)
         elif tag == "pruned" and result:
             self._display.tell(f"pruned {', '.join(result)}", "debug")
+            if self._loop.state is not None and self._loop.state.ledger.unprotected:
+                self._loop.post(ev.SaveAsked("pruning, which made room", ""))
 
     def _idle(self, now: float) -> None:
         """Between two sleeps: what is due by the clock and is no decision."""
@@ -198,6 +202,7 @@ class Session:
             self._requests_waiting = False
             self._look_at = now + self._inbox.poll if self._inbox.poll else None
             self._chores.submit("requests", lambda: read_requests(self._run))
+        self._display.stuck = max(self._chores.stuck(now), self._carrier.verifier.stuck(now))
         self._display.show(now, self._chores, self._journaler)
         if self._may_stop(now):
             self._loop.stopped = True

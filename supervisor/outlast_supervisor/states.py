@@ -70,6 +70,7 @@ class Live(Struct, frozen=True):
     final: bool = False
     saving: int = 0
     save_wanted: tuple[str, ...] = ()  # sources whose save is not done yet
+    wanted_at: float | None = None  # when the latest of them was passed on
     save_requests: tuple[str, ...] = ()  # ids to answer at the next seal
     asked_at: float | None = None  # when the supervisor asked for an overdue save
     words: frozenset[str] = frozenset()
@@ -86,6 +87,7 @@ class Live(Struct, frozen=True):
 
 class Clearing(Struct, frozen=True):
     ledger: Ledger
+    cause: str  # why this life begins
     look_at: float  # when to look again
     kill_at: float | None  # when KILL goes to what is left; None before TERM went and after KILL did
     tell_at: float  # when the person is told again what is waited for

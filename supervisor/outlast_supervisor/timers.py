@@ -6,7 +6,7 @@ from outlast_jobs import cadence, hang
 from outlast_jobs.contract import Phase
 
 from .policy import Policy
-from .rules_live import ask_allowance, save_p95, step_longest
+from .rules_live import ask_allowance, fit_times
 from .states import (
     Choosing,
     Clearing,
@@ -55,7 +55,8 @@ def _first(*instants: float | None) -> float | None:
 def _deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> float | None:
     if ledger.deadline is None:
         return None
-    match cadence.last_fit(now, ledger.deadline, step_longest(live), save_p95(live), policy.warn):
+    step, save = fit_times(live, policy.grace)
+    match cadence.last_fit(now, ledger.deadline, step, save, policy.warn):
         case cadence.TrainOn(until):
             return until
         case cadence.StopNow():

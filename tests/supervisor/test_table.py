@@ -71,7 +71,7 @@ def ending(**changes: object) -> Ending:
 
 
 SAMPLES: dict[type, list[State]] = {
-    Clearing: [Clearing(Ledger(), 1.0, None, 30.0, "look"), Clearing(Ledger(), 1.0, 2.0, 30.0, "term")],
+    Clearing: [Clearing(Ledger(), "start", 1.0, None, 30.0, "look"), Clearing(Ledger(), "start", 1.0, 2.0, 30.0, "term")],
     Choosing: [Choosing(Ledger(), "start", False, False, 0, 60.0, None)],
     Launching: [Launching(Ledger(attempt=1), FRESH, "start")],
     Starting: [Starting(Ledger(attempt=1), live()), Starting(Ledger(attempt=2), live(RESUMED))],
@@ -382,3 +382,23 @@ def test_prune_never_runs_while_a_generation_is_being_chosen() -> None:
     """A verification that ends while the next start is chosen deletes nothing."""
     _, actions = decide(SAMPLES[Choosing][0], ev.Verified("step-000000101.a0002", True), context())
     assert not any(isinstance(a, act.Prune) for a in actions)
+
+
+def test_a_save_signal_that_brought_nothing_is_passed_on_again() -> None:
+    """A later save signal reaches the worker although an earlier one was lost on it."""
+    state: State = running()
+    state, first = decide(state, ev.Warned("SIGUSR1"), context(10.0))
+    state, second = decide(state, ev.Warned("SIGUSR1"), context(10.5))
+    _, third = decide(state, ev.Warned("SIGUSR1"), context(11.5))
+    counts = [sum(a == act.SignalTrainers("save") for a in actions) for actions in (first, second, third)]
+    assert counts == [1, 0, 1]
+
+
+def test_an_unmeasured_worker_is_not_stopped_long_before_a_deadline() -> None:
+    """Before any step or save was timed a deadline leaves the worker all but the grace."""
+    state: State = Starting(Ledger(attempt=1, deadline=100.0), live())
+    assert next_due(state, policy(), 5.0) == 70.0
+    state, _ = decide(state, ev.Tick(), context(69.0))
+    assert isinstance(state, Starting)
+    state, _ = decide(state, ev.Tick(), context(70.0))
+    assert isinstance(state, Stopping)
