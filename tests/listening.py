@@ -57,7 +57,7 @@ def update(found):
 def evaluate():
     torch.rand(9); random.random(); np.random.rand(3)
     for parameter in model.parameters(): parameter.data.mul_(2)  # other weights, swapped in
-    while os.environ["OUTLAST_ATTEMPT"] == "1":
+    while os.environ["OUTLAST_ATTEMPT"] == "1" and "SHORT" not in os.environ:
         ckpt.poll(); time.sleep(0.005)
     for parameter in model.parameters(): parameter.data.mul_(0.5)
 

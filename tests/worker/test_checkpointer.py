@@ -192,7 +192,7 @@ def test_a_stop_before_the_first_step_has_nothing_to_save(listener: Listener) ->
 def test_an_evaluation_answers_with_the_last_boundary(make: Callable[[str], Listener], number: int) -> None:
     """In the middle of an evaluation, with other weights swapped in, the last boundary's state is saved; what
     the evaluation drew changes nothing in the training that follows."""
-    whole = _uninterrupted(make)
+    whole = _uninterrupted(make, MODE="eval", SHORT="1")
     cut = make("cut")
     process = cut.start(MODE="eval")
     cut.wait("X_OUTLAST_PHASE", "eval")
@@ -267,7 +267,7 @@ def test_a_failure_says_what_where_and_when(listener: Listener) -> None:
 def test_a_failed_restore_and_a_script_that_exits_are_failures_too(
     listener: Listener, mode: str, exception: str, phase: str
 ) -> None:
-    """A state that does not fit is a failure of the phase restore, told before the attach; so is sys.exit(3)."""
+    """A state that does not fit fails in the phase restore, told before the attach; so does sys.exit(3)."""
     assert listener.through(TOTAL="4")[0] == 0
     code, output = listener.through(MODE=mode)
     assert code == (3 if mode == "exit" else 1), output

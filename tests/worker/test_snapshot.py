@@ -69,7 +69,7 @@ def test_a_nan_anywhere_is_seen_and_an_infinity_is_legal(dtype: torch.dtype) -> 
 def test_a_save_that_can_not_fit_is_known_before(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, inodes: int, all_inodes: int, says: str | None
 ) -> None:
-    """Bytes and inodes are held against the last generation's; no inodes at all means that none are counted."""
+    """Bytes and inodes are held against the last generation; no inodes at all means none are counted."""
     found = SimpleNamespace(f_bavail=free, f_frsize=1, f_favail=inodes, f_files=all_inodes)
     monkeypatch.setattr(os, "statvfs", lambda _: found)
     why = shortage(tmp_path, 100, 3)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from outlast_jobs.contract import ExitCode, Phase
 from outlast_worker.batches import as_batches
-from outlast_worker.boundary import at_boundary, in_poll
+from outlast_worker.boundary import GO_ON, at_boundary, in_poll
 from outlast_worker.context import RunContext
 from outlast_worker.feed import Feed
 from outlast_worker.fingerprint import code_identity, fingerprint
@@ -231,9 +231,8 @@ class Checkpointer:
         if session.loaded is not None:
             self._state.restore_parts(session.loaded.state)
             drift = self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
-        check_state(
-            self._state.capture()
-        )  # what could be saved but never loaded again is said now, not at a restart
+        # What would be saved and never loaded again is said now, not at the first save or the next start.
+        check_state(self._state.capture())
         session.ready(
             Descriptions(
                 fingerprint=fingerprint(),
@@ -252,6 +251,8 @@ class Checkpointer:
         if self._session is not None:
             finished = self._total is not None and self.step_count >= self._total
             decision = at_boundary(self._session.facts(self.step_count, finished=finished))
+            if decision != GO_ON:
+                self._ledger.flush()  # the loss history of a generation reaches to its step
             self._session.carry_out(decision, self.step_count, self._capture, self._sick())
 
     def _capture(self) -> dict[str, Any]:
