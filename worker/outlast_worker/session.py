@@ -176,13 +176,13 @@ class Session:
         return sealed
 
     def stepped(self, step: int, total: int | None, loss: float | None) -> None:
-        """Report a step: the first always, later ones as often as they may be sent."""
+        """Report a step: the first and the last always, those between as often as they may be sent."""
         fields: dict[str, object] = {Field.PHASE: self.phases.current, Field.STEP: step}
         if total is not None:
             fields[Field.TOTAL] = total
         if loss is not None:
             fields[Field.LOSS] = repr(loss)
-        if self._told_first:
+        if self._told_first and step != total:
             self.notifier.send_often(fields)
         else:
             self._told_first = True
