@@ -129,8 +129,8 @@ def _nothing_usable(checkpoints: Path, choice: verify.Choice) -> str:
     shown = lines[:5] + ([f"and {len(lines) - 5} more"] if len(lines) > 5 else [])
     with contextlib.suppress(ValueError):
         checkpoints = checkpoints.relative_to(Path.cwd())
+    # the cure before the list, whose end is cut where a line is too long
     return (
-        f'no usable checkpoint in "{checkpoints}", and a run that has some does not start from zero: '
-        + "; ".join(shown)
-        + f"; {CURE}"
+        f'no usable checkpoint in "{checkpoints}", and a run that has some does not start from zero; {CURE}; '
+        f"found: {'; '.join(shown)}"
     )
