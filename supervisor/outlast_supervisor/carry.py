@@ -47,6 +47,8 @@ class Carrier:
     worker_pid: int = 0
     _queue: deque[tuple[int, act.Action]] = field(default_factory=deque)
     _last_note: int = 0
+    _resumed_from: str | None = None
+    _prune_waits: bool = False
 
     def carry(self, state: State, actions: Iterable[act.Action]) -> None:
         """Carry out at once what may be, and queue the rest behind its records."""
@@ -110,8 +112,7 @@ class Carrier:
             case act.SetAside(name, reason):
                 self.chores.submit("quiet", lambda: chores.set_aside(self.desk, name, reason))
             case act.Prune(resumed_from):
-                job = self.launcher.job
-                self.chores.submit("pruned", lambda: chores.prune(self.desk, job, resumed_from))
+                self._prune_later(resumed_from)
             case act.Audit(attempt):
                 self.chores.submit("event", lambda: chores.audit(self.desk, attempt))
             case act.Answer(request, ok, text):
@@ -122,6 +123,17 @@ class Carrier:
                 self.finish(code, reason)
             case act.Note():
                 self.note(action.event, dict(action.data))
+
+    def _prune_later(self, resumed_from: str | None) -> None:
+        """One look at all generations answers every wish for one that came before it."""
+        self._resumed_from = resumed_from
+        if not self._prune_waits:
+            self._prune_waits = True
+            self.chores.submit("pruned", self._prune)
+
+    def _prune(self) -> list[str]:
+        self._prune_waits = False  # first: what is wished for from here on may be of a newer generation
+        return chores.prune(self.desk, self.launcher.job, self._resumed_from)
 
     def _spawn(self, attempt: int, chosen: ev.Chosen, cause: str) -> None:
         self.loop.intake.expect(self.desk.run_id, attempt)
