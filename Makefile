@@ -23,6 +23,9 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@for folder in jobs/outlast_jobs/shipped/*/ jobs/outlast_jobs/templates/; do \
+	  (cd $$folder && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --exclude '^$$' *.py) || exit 1; \
+	done
 	$(BIN)/lint-imports
 
 bench: $(STAMP)

@@ -1,4 +1,4 @@
-"""What a job is on disk, and nothing that runs: the words and formats which the supervisor and the worker share.
+"""What a job is on disk, and nothing that runs: the words and formats which supervisor and worker share.
 
 Vocabulary, used unchanged everywhere:
 

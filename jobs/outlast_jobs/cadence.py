@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 FAR = 60.0
 """Seconds beyond the warning time from which on a deadline is too far away to stop for."""
@@ -13,8 +14,7 @@ DOUBLED = 2.0
 """Factor on the 95th percentiles of step and save times when a deadline is near."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavePolicy:
+class SavePolicy(Struct, frozen=True):
     """Every N steps or every T seconds, whichever comes first; either may be absent."""
 
     every_steps: int | None = None
@@ -22,44 +22,38 @@ class SavePolicy:
     restarted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True):
     """A save is due at this boundary."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """The worker let the interval pass: ask it for a save."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """The worker was asked and still sealed nothing for another interval."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopNow:
+class StopNow(Struct, frozen=True):
     """The deadline leaves no room for another step: save and stop."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrainOn:
+class TrainOn(Struct, frozen=True):
     """Train on until then (on the clock that was passed in), and stop there."""
 
     until: float
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FarAway:
+class FarAway(Struct, frozen=True):
     """No deadline, or none that is near: save at once and go on."""
 
     reason: str

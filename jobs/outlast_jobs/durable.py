@@ -7,9 +7,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from outlast_jobs.errors import Malformed, NotRegular
 
@@ -29,8 +30,7 @@ class Hasher(Protocol):
     def hexdigest(self) -> str: ...
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Struct, frozen=True):
     """What a durable write left on disk."""
 
     bytes: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import signal
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from outlast_jobs.contract import ExitCode, ExitWord, Phase
 from outlast_jobs.failure import Failure
@@ -46,8 +47,7 @@ class RestartLike(Protocol):
     def free_on(self) -> tuple[int, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """Everything in a job file that bears on starting again."""
 
     without_progress: int = 5
@@ -69,8 +69,7 @@ class Policy:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The facts of one attempt's end, with no judgement in them."""
 
     code: int | None = None
@@ -105,13 +104,12 @@ class Ending:
         return self.sealed if self.attached else self.alive_seconds >= ALIVE_IS_PROGRESS
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How an attempt's end is classed, why, and the facts it was classed by."""
 
     kind: Kind
     reason: str
-    ending: Ending = field(default_factory=Ending)
+    ending: Ending = Ending()
 
 
 def classify(ending: Ending, policy: Policy) -> Outcome:

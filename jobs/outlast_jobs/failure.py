@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import builtins
 import re
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 MESSAGE_LIMIT = 500
 """Characters of an exception's message that are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What makes two failures the same: exception, last line of the traceback, the last step that was whole."""
+class Signature(Struct, frozen=True):
+    """What makes two failures the same: exception, last traceback line, the last step that was whole."""
 
     exception: str
     where: str
@@ -28,8 +28,7 @@ class Signature:
         return (self.exception, self.where) == (other.exception, other.where)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """One exception that ended a worker; `passing` kinds (storage, network, memory) may not recur."""
 
     exception: str

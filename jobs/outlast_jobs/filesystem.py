@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
@@ -22,8 +23,7 @@ _LOCAL_BUT_DOUBTED = frozenset(["fuseblk"])
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True)
-class Filesystem:
+class Filesystem(Struct, frozen=True):
     """What is known of the file system under a path."""
 
     type: str

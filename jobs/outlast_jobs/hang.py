@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 SAMPLES = 20
 """From this many samples of a phase on, its limit is learnt."""
@@ -13,12 +14,11 @@ TIMES_MIN = 3.0
 """Before it is learnt, the limit is this many times the least one: 30 minutes by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseTimes:
+class PhaseTimes(Struct, frozen=True):
     """What was seen so far: for each phase how many silences between two signs of life, and the longest."""
 
-    counts: Mapping[str, int] = field(default_factory=dict)
-    longest: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, int] = {}
+    longest: Mapping[str, float] = {}
 
     def seen(self, phase: str, seconds: float) -> PhaseTimes:
         """These times and one more sample, in seconds awake (time spent stopped does not belong in it)."""
@@ -28,8 +28,7 @@ class PhaseTimes:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Hung:
+class Hung(Struct, frozen=True):
     """The worker is taken to hang."""
 
     phase: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DEAD_STATES = frozenset("ZXx")
@@ -23,8 +24,7 @@ def hostname() -> str:
     return socket.gethostname() or "localhost"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessIdentity:
+class ProcessIdentity(Struct, frozen=True):
     """One process, told apart from every later owner of its pid."""
 
     pid: int

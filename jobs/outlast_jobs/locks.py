@@ -6,9 +6,9 @@ import errno
 import fcntl
 import os
 import time
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from outlast_jobs.filesystem import filesystem_kind
 from outlast_jobs.lease import HEARTBEAT, Holder, Lease, LeaseBusy, parse_holder, read_lease
@@ -22,16 +22,14 @@ _PATIENCE = 0.3  # seconds in which a winner has surely written who it is
 _JOIN_PATIENCE = 5.0  # seconds; whoever looks whether `alive` is busy holds it for microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """The run is ours, and by what means."""
 
     holder: Holder
     exclusion: str
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(Struct, frozen=True):
     """Another supervisor has the run; ``holder`` is None where it could not be read who."""
 
     run: str

@@ -8,9 +8,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from outlast_jobs import durable
 from outlast_jobs.errors import (
@@ -48,8 +49,7 @@ class Verdict(enum.StrEnum):
     UNREADABLE = "unreadable"  # could not be looked at, which says nothing about it
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A verdict on one generation, with the reason, and what was learnt on the way."""
 
     path: Path
@@ -59,7 +59,7 @@ class Finding:
     full: bool = False  # every byte is known to match: hashed now, or remembered and untouched since
     index: Index | None = None  # only where its own digest matched
     bytes: int = 0  # of all files that the index names
-    stats: FileStats = field(default_factory=dict)  # what to remember if ``full``
+    stats: FileStats = {}  # what to remember if ``full``
 
     @property
     def step(self) -> int | None:
@@ -120,8 +120,7 @@ def stats_of(path: Path, index: Index) -> FileStats:
         os.close(fd)
 
 
-@dataclass(frozen=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     drop_cache: bool
     stop: Callable[[], bool] | None
     progress: Callable[[int], None] | None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from outlast_jobs import durable
 from outlast_jobs.contract import Schema
@@ -33,16 +33,14 @@ class Header(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.METRICS
     restored: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(Struct, frozen=True):
     """One attempt's file; the header is None where it was torn."""
 
     header: Header | None
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """The first step that came out differently, and the stream in it that is nearest to the cause."""
 
     step: int
@@ -65,8 +63,7 @@ class Difference:
         return f"step {self.step}: {self.stream} is {_shown(self.new)}, was {_shown(self.old)}{by}{also}"
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Struct, frozen=True):
     """What the comparison of replayed steps with the lost ones found."""
 
     compared: int

@@ -6,11 +6,11 @@ import re
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from outlast_jobs import durable, safejson
 from outlast_jobs.contract import Schema
@@ -32,8 +32,7 @@ class Request(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.REQUES
     args: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(Struct, frozen=True):
     """What lies in `requests/`: the requests, oldest first, and the files that are none, with the reason."""
 
     asked: tuple[Request, ...]

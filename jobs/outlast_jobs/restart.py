@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from outlast_jobs.contract import Phase
 from outlast_jobs.ending import Ending, Kind, Outcome, Policy, classify
@@ -30,8 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """What is remembered from attempt to attempt: the four counts, and what the next decision needs."""
 
     preempted: int = 0
@@ -47,7 +48,7 @@ class Counters:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the journal."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        plain: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
         for name in ("last", "stepped_back"):
             found: Signature | None = plain[name]
             plain[name] = found and {"exception": found.exception, "where": found.where, "step": found.step}
@@ -57,7 +58,7 @@ class Counters:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Counters:
         """From the journal; unknown names are passed over and missing ones are zero: versions can mix."""
-        known: dict[str, Any] = {name: data[name] for name in cls.__slots__ if name in data}
+        known: dict[str, Any] = {name: data[name] for name in cls.__struct_fields__ if name in data}
         for name in ("last", "stepped_back"):
             if isinstance(found := known.get(name), Mapping):
                 step = found.get("step")
@@ -66,8 +67,7 @@ class Counters:
         return cls(**known)
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Struct, frozen=True):
     """Start again after a delay, from the newest usable generation, an older one, or the newest healthy."""
 
     delay: float
@@ -75,29 +75,25 @@ class Again:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """Hold the run: starting it again would not help."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class HoldSick:
+class HoldSick(Struct, frozen=True):
     """Hold the run as sick: it diverges at the same step each time."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unusable:
+class Unusable(Struct, frozen=True):
     """Stop for an integrity reason that a person has to look at."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """The run is complete."""
 
     reason: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from outlast_jobs.generation import GenerationName
 
@@ -20,8 +21,7 @@ class KeepPolicy(Protocol):
     def max_bytes(self) -> int | None: ...
 
 
-@dataclass(frozen=True)
-class Gen:
+class Gen(Struct, frozen=True):
     """What retention must know of a generation of the run's own."""
 
     name: GenerationName
@@ -37,8 +37,7 @@ class Reasoned(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What is to stay and what is to go, newest first, each with its reason."""
 
     keep: tuple[Reasoned, ...]

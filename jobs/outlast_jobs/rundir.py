@@ -9,11 +9,11 @@ import stat
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from outlast_jobs import durable, safejson
 from outlast_jobs.contract import Schema
@@ -38,16 +38,14 @@ class Run(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.RUN):
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(Struct, frozen=True):
     """The run of a directory, and what had to be done to know it (None where nothing was)."""
 
     run: Run
     note: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunDirectory:
+class RunDirectory(Struct, frozen=True):
     """The places in one run directory. Making this object touches nothing."""
 
     path: Path

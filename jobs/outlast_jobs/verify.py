@@ -6,8 +6,9 @@ import errno
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from outlast_jobs import durable
 from outlast_jobs.errors import Unreadable
@@ -30,8 +31,7 @@ __all__ = [
 _SET_ASIDE = re.compile(r"(.+)\.corrupt-[1-9][0-9]*")
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """What a start may resume from, and everything that was looked at on the way there."""
 
     chosen: Finding | None

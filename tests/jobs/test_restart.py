@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import signal
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from outlast_jobs.restart import (
     Action,

@@ -71,7 +71,10 @@ def ending(**changes: object) -> Ending:
 
 
 SAMPLES: dict[type, list[State]] = {
-    Clearing: [Clearing(Ledger(), "start", 1.0, None, 30.0, "look"), Clearing(Ledger(), "start", 1.0, 2.0, 30.0, "term")],
+    Clearing: [
+        Clearing(Ledger(), "start", 1.0, None, 30.0, "look"),
+        Clearing(Ledger(), "start", 1.0, 2.0, 30.0, "term"),
+    ],
     Choosing: [Choosing(Ledger(), "start", False, False, 0, 60.0, None)],
     Launching: [Launching(Ledger(attempt=1), FRESH, "start")],
     Starting: [Starting(Ledger(attempt=1), live()), Starting(Ledger(attempt=2), live(RESUMED))],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from outlast_jobs.identity import ProcessIdentity
@@ -37,8 +37,8 @@ def test_one_sign_alone_proves_nothing(identity_lives: bool, channel_works: bool
 def test_a_reused_pid_is_not_the_supervisor() -> None:
     """The pid of a living process with another start time, or of another boot, counts as gone."""
     mine = ProcessIdentity.current()
-    assert supervisor_gone(dataclasses.replace(mine, start=mine.start - 1), lambda: False)
-    assert supervisor_gone(dataclasses.replace(mine, boot="another"), lambda: False)
+    assert supervisor_gone(msgspec.structs.replace(mine, start=mine.start - 1), lambda: False)
+    assert supervisor_gone(msgspec.structs.replace(mine, boot="another"), lambda: False)
 
 
 def test_nobody_named_is_nobody_gone() -> None:
