@@ -15,15 +15,25 @@ _PASSING = (OSError, ConnectionError, MemoryError, torch.OutOfMemoryError, Keybo
 
 
 def failure(error: BaseException, step: int, phase: str) -> dict[str, Any]:
-    """The failure as the supervisor reads it; exception and place are written as a traceback writes them."""
+    """The failure as the supervisor reads it; exception and place are written as a traceback writes them.
+
+    Where an exception of ours wraps one of the script's, the place and the kind of trouble are the script's.
+    """
+    origin = _origin(error)
     return {
         "exception": _exception_name(error),
         "message": str(error)[:MESSAGE_LIMIT],
-        "where": _where(error),
+        "where": _where(origin),
         "step": step,
         "phase": phase,
-        "passing": isinstance(error, _PASSING),
+        "passing": isinstance(origin, _PASSING),
     }
+
+
+def _origin(error: BaseException) -> BaseException:
+    while error.__cause__ is not None and type(error).__module__.partition(".")[0] == __package__:
+        error = error.__cause__
+    return error
 
 
 def _exception_name(error: BaseException) -> str:
