@@ -1,0 +1,162 @@
+"""What a training script of its own making counts, and its whole state as one tree, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from outlast_jobs.contract import Schema
+from outlast_jobs.errors import Corrupt
+from outlast_worker.digest import NAMES, OPTIMIZER
+from outlast_worker.optimizers import parameter_names
+from outlast_worker.parts import PartError, Parts
+from outlast_worker.rng import capture_rng_state, restore_rng_state
+
+COUNTERS = ("step", "epoch", "batch_in_epoch")
+
+
+@dataclass
+class TrainState:
+    """Where a run stands: what was done, the losses, and the script's own plain values in ``extra``.
+
+    ``batch_in_epoch`` counts the batches of the epoch that were trained on, not those that were fetched.
+    ``losses`` holds one for each step, the newest last; it may be cut at the front.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch_in_epoch: int = 0
+    losses: list[float] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    rng: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    """After a load, the random streams as they were saved: for a restore after the last thing that draws."""
+
+
+def gather(
+    model: Any, optimizer: Any, scheduler: Any, state: TrainState, more: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The whole state as a tree; the tensors in it are the live ones."""
+    _check_counters({name: getattr(state, name) for name in COUNTERS}, ValueError)
+    trees, kinds = Parts(_named(model, optimizer, scheduler, more)).capture()
+    first = state.step - len(state.losses) + 1
+    return {
+        "schema": Schema.META,
+        "parts": trees,
+        "kinds": kinds,
+        "counters": {name: getattr(state, name) for name in COUNTERS},
+        "losses": [[first + n, float(loss)] for n, loss in enumerate(state.losses)],
+        "rng": capture_rng_state(),
+        "extra": state.extra,
+    }
+
+
+def restore(
+    tree: Mapping[str, Any],
+    model: Any,
+    optimizer: Any,
+    scheduler: Any,
+    more: Mapping[str, Any] | None,
+    *,
+    restore_rng: bool,
+    allow_rng_loss: bool,
+) -> TrainState:
+    """Bring everything to the saved state, the random streams last. Whatever does not fit is a PartError.
+
+    That is found before anything is changed, as far as names, shapes and types can tell.
+    """
+    state = _train_state(tree)
+    named = _named(model, optimizer, scheduler, more)
+    trees = _with_names(tree["parts"], tree["kinds"], named)
+    _refuse_misfits(trees, named)
+    Parts(named).restore(trees, tree["kinds"])
+    if restore_rng:
+        restore_rng_state(tree["rng"], allow_loss=allow_rng_loss)
+    return state
+
+
+def _train_state(tree: Mapping[str, Any]) -> TrainState:
+    """The counters and losses of a tree that may be anybody's."""
+    counters, losses, extra = tree["counters"], tree["losses"], tree["extra"]
+    _check_counters(counters, Corrupt)
+    try:
+        values = [float(loss) for _, loss in losses]
+    except (TypeError, ValueError):
+        raise Corrupt("the checkpoint's losses are no list of step and loss") from None
+    return TrainState(
+        step=counters["step"],
+        epoch=counters["epoch"],
+        batch_in_epoch=counters["batch_in_epoch"],
+        losses=values,
+        extra=dict(extra),
+        rng=tree["rng"],
+    )
+
+
+def _check_counters(counters: Mapping[str, Any], error: type[ValueError]) -> None:
+    for name in COUNTERS:
+        value = counters.get(name)
+        if type(value) is not int or value < 0:
+            raise error(f"the counter {name!r} is {value!r}, not a whole number from 0")
+
+
+def _named(model: Any, optimizer: Any, scheduler: Any, more: Mapping[str, Any] | None) -> dict[str, Any]:
+    named = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    for name, value in (more or {}).items():
+        if name in named:
+            raise ValueError(f"the part {name!r} can't be given twice; call it otherwise")
+        named[name] = value
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _with_names(
+    trees: Mapping[str, Any], kinds: Mapping[str, str], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Older files do not name an optimizer's parameters; there the script's own order has to be trusted."""
+    modules = {name: value for name, value in named.items() if isinstance(value, torch.nn.Module)}
+    result = dict(trees)
+    for name, optimizer in named.items():
+        tree = trees.get(name)
+        if kinds.get(name) == OPTIMIZER and isinstance(tree, dict) and NAMES not in tree:
+            result[name] = {**tree, NAMES: parameter_names(optimizer, modules)}
+    return result
+
+
+def _refuse_misfits(trees: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+    for name, value in named.items():
+        tree = trees.get(name)
+        if isinstance(value, torch.nn.Module) and isinstance(tree, dict):
+            _refuse_misfit_module(name, tree, value.state_dict())
+        if isinstance(value, torch.optim.Optimizer) and isinstance(tree, dict):
+            _refuse_misfit_optimizer(name, tree, value)
+
+
+def _refuse_misfit_module(part: str, saved: Mapping[str, Any], live: Mapping[str, Any]) -> None:
+    for key in live.keys() - saved.keys():
+        raise PartError(part, f"{key!r} is in the script but not in the checkpoint")
+    for key in saved.keys() - live.keys():
+        raise PartError(part, f"{key!r} is in the checkpoint but not in the script")
+    for key, now in live.items():
+        before = saved[key]
+        if isinstance(now, torch.Tensor) and isinstance(before, torch.Tensor):
+            old, new = _looks(before), _looks(now)
+            if old != new:
+                raise PartError(part, f"{key!r} is {new} in the script and {old} in the checkpoint")
+
+
+def _looks(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _refuse_misfit_optimizer(part: str, saved: Mapping[str, Any], live: torch.optim.Optimizer) -> None:
+    try:
+        before = [len(group["params"]) for group in saved["param_groups"]]
+    except (KeyError, TypeError):
+        return  # of another form than torch's own: its own load says what is wrong
+    now = [len(group["params"]) for group in live.param_groups]
+    if before != now:
+        raise PartError(
+            part, f"has groups of {now} parameters in the script and of {before} in the checkpoint"
+        )
