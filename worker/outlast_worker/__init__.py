@@ -8,12 +8,23 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from outlast_worker.atomic import atomic_save as atomic_save
+    from outlast_worker.atomic import atomic_write_json as atomic_write_json
     from outlast_worker.batches import batches as batches
     from outlast_worker.checkpointer import Checkpointer as Checkpointer
+    from outlast_worker.demo import run_resume_demo as run_resume_demo
     from outlast_worker.digest import state_sha256 as state_sha256
+    from outlast_worker.folder import CheckpointFolder as CheckpointFolder
+    from outlast_worker.folder import Keep as Keep
+    from outlast_worker.migrate import migrate_v1_to_v2 as migrate_v1_to_v2
     from outlast_worker.restoring import read_generation as read_generation
     from outlast_worker.rng import capture_rng_state as capture_rng_state
     from outlast_worker.rng import restore_rng_state as restore_rng_state
+    from outlast_worker.sharded import load_sharded_checkpoint as load_sharded_checkpoint
+    from outlast_worker.sharded import save_sharded_checkpoint as save_sharded_checkpoint
+    from outlast_worker.single import load_checkpoint as load_checkpoint
+    from outlast_worker.single import save_checkpoint as save_checkpoint
+    from outlast_worker.trainstate import TrainState as TrainState
 
 # Imported when first asked for: torch takes a second, and a tool that only looks has no use for it.
 _HOMES = {
@@ -23,14 +34,36 @@ _HOMES = {
     "restore_rng_state": "rng",
     "state_sha256": "digest",
     "read_generation": "restoring",
+    "TrainState": "trainstate",
+    "save_checkpoint": "single",
+    "load_checkpoint": "single",
+    "save_sharded_checkpoint": "sharded",
+    "load_sharded_checkpoint": "sharded",
+    "atomic_save": "atomic",
+    "atomic_write_json": "atomic",
+    "migrate_v1_to_v2": "migrate",
+    "CheckpointFolder": "folder",
+    "Keep": "folder",
+    "run_resume_demo": "demo",
 }
 
 __all__ = [
     "Checkpointer",
+    "CheckpointFolder",
+    "Keep",
+    "TrainState",
+    "atomic_save",
+    "atomic_write_json",
     "batches",
     "capture_rng_state",
+    "load_checkpoint",
+    "load_sharded_checkpoint",
+    "migrate_v1_to_v2",
     "read_generation",
     "restore_rng_state",
+    "run_resume_demo",
+    "save_checkpoint",
+    "save_sharded_checkpoint",
     "state_sha256",
 ]
 

@@ -23,6 +23,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "reload": ("ask", "reload", "Have the job file read again."),
     "pin": ("ask", "pin", "Keep a generation whatever the policy says."),
     "new": ("new", "new", "Write a job file and a training script that runs as it is."),
+    "demo": ("demo", "demo", "Cut a small training, resume it elsewhere, and compare the losses."),
     "jobs": ("jobs", "jobs", "List the jobs that ship with outlast."),
     "schema": ("schema", "schema", "Print the JSON Schema of the job file, for editors."),
     "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
@@ -36,7 +37,6 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "report": ("later", "report", "Not yet: one HTML page about a run."),
     "export": ("later", "export", "Not yet: the newest healthy generation, ready to load elsewhere."),
     "daemon": ("later", "daemon", "Not yet: supervise every job file in a folder."),
-    "demo": ("later", "demo", "Not yet: watch a run survive what is done to it."),
 }
 
 
