@@ -55,11 +55,16 @@ class Carrier:
         for action in actions:
             if isinstance(action, act.Note):
                 self.note(action.event, dict(action.data))
+            elif isinstance(action, act.Choose) and not self._setting_aside():
+                self._do(action)  # it journals by itself what it renames, so it need not wait for the past
             elif isinstance(action, _AFTER_JOURNAL):
                 self._queue.append((self._last_note, action))
             else:
                 self._do(action)
         self.settle()
+
+    def _setting_aside(self) -> bool:
+        return any(isinstance(action, act.SetAside) for _, action in self._queue)
 
     def note(self, event: str, data: dict[str, Any]) -> None:
         """Write a record; what is queued after it waits for it."""
