@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 LIMIT = 8_000_000
 """Bytes of text at most."""
 
-HELD_OUT_EVERY = 16
+HELD_OUT_EVERY = 20
 """Of so many files in sorted order, the last is held out, whole: no line of it is trained on."""
 
 # What is not the library itself, or would tell the model about code that is there to be wrong.
@@ -54,7 +54,7 @@ def read_corpus(root: Path | None = None, limit: int = LIMIT) -> Corpus:
     if not held:
         raise FileNotFoundError(
             f'cannot make a corpus from "{root}": {files} source files are too few to hold one out of '
-            f"{HELD_OUT_EVERY}; is the standard library installed as files?"
+            f"{HELD_OUT_EVERY}; is the standard library installed as files, and the limit of {limit} bytes enough?"
         )
     identity = {"name": "stdlib", "files": files, "bytes": total, "sha256": digest.hexdigest()}
     return Corpus(train, held, identity)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import time
 from pathlib import Path
 
 import bigram
+import numpy as np
 import torch
 import torch.nn.functional as F
 from corpus import LIMIT, Windows, as_tensor, read_corpus, split_windows
@@ -49,6 +51,8 @@ def main() -> None:
     """Everything that lasts is made first; the checkpointer restores it, then the loop runs."""
     args = arguments()
     torch.set_num_threads(1)  # threads decide the order of additions, and that the last bit
+    random.seed(args.seed)  # not drawn from here; but a run is only the same again with all its streams
+    np.random.seed(args.seed)
     torch.manual_seed(args.seed)
 
     corpus = read_corpus(limit=args.limit)
@@ -66,13 +70,13 @@ def main() -> None:
 
     ckpt = Checkpointer(model=model, optimizer=optimizer, scheduler=scheduler, data=data, pen=pen)
     with ckpt:  # restores the checkpoint that the supervisor chose, if there is one
-        pace = Pace(ckpt.step_count)
+        meter = Meter()
         for parts in ckpt.steps(total=args.steps, accumulate=2):
             loss = update(model, optimizer, scheduler, parts)
+            meter.add(loss)
             step = ckpt.step_count + 1
             if step % args.log_every == 0:
-                rate = optimizer.param_groups[0]["lr"]
-                say(f"step {step}: {loss:.3f} bits per byte, rate {rate:.1e}, {pace.lap(step):.0f} ms a step")
+                say(f"step {step}: {meter.lap()}, rate {optimizer.param_groups[0]['lr']:.1e}")
             if step == args.steps:
                 # The last boundary makes the run done: what it leaves behind is made before.
                 bits = held_out(ckpt, model, inputs, targets)
@@ -82,7 +86,6 @@ def main() -> None:
             if step % args.eval_every == 0 and step < args.steps:
                 bits = held_out(ckpt, model, inputs[:512], targets[:512])
                 say(f"step {step}: {bits:.3f} bits per byte on the first {inputs[:512].numel():,} held out")
-                pace.lap(step)
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, object]]:
@@ -125,7 +128,7 @@ def held_out(ckpt: Checkpointer, model: ByteLM, inputs: Tensor, targets: Tensor)
     total = 0.0
     with ckpt.phase("eval"):
         model.eval()
-        for x, y in zip(inputs.split(32), targets.split(32), strict=True):
+        for x, y in zip(inputs.split(8), targets.split(8), strict=True):
             total += F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum").item()
             ckpt.poll()
         model.train()
@@ -140,17 +143,23 @@ def write_sample(model: ByteLM, pen: torch.Generator, length: int) -> None:
     say(f'a sample, also in "{path}":\n{text}')
 
 
-class Pace:
-    """Milliseconds a step since the last lap."""
+class Meter:
+    """The mean loss and the milliseconds a step since the last lap."""
 
-    def __init__(self, step: int) -> None:
-        self.step, self.since = step, time.perf_counter()
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.since = time.perf_counter()
 
-    def lap(self, step: int) -> float:
-        now, steps = time.perf_counter(), max(1, step - self.step)
-        took = 1000 * (now - self.since) / steps
-        self.step, self.since = step, now
-        return took
+    def add(self, loss: float) -> None:
+        self.losses.append(loss)
+
+    def lap(self) -> str:
+        count, now = len(self.losses), time.perf_counter()
+        text = (
+            f"{sum(self.losses) / count:.3f} bits per byte, {1000 * (now - self.since) / count:.0f} ms a step"
+        )
+        self.losses, self.since = [], now
+        return text
 
 
 def say(text: str) -> None:
