@@ -125,7 +125,7 @@ def last_step(path: Path) -> int:
 
 def furthest_step(desk: Desk, before: int) -> int:
     """The furthest step that the newest attempt before this one with any metrics reported."""
-    for attempt in range(before - 1, max(0, before - 100), -1):
+    for attempt in reversed([number for number in metrics.attempts(desk.run) if number < before]):
         found = last_step(desk.run.attempt_metrics(attempt))
         if found:
             return found

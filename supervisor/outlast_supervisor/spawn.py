@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -25,7 +24,6 @@ _NOT_INHERITED = (
     "LISTEN_FDS",
     "LISTEN_FDNAMES",
 )
-_RESET = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]
 
 
 @dataclass(frozen=True)
@@ -63,11 +61,12 @@ def launch(order: Order) -> ProcessIdentity:
     try:
         os.write(log_fd, order.header.encode(errors="replace") + b"\n")
         supervisor = os.getpid()
+        # exec gives back what is handled, but not what is ignored (as under nohup, or `trap '' USR1; exec`)
+        ignored = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN]
 
         def prepare() -> None:
-            for number in _RESET:
-                with contextlib.suppress(OSError, ValueError):
-                    signal.signal(number, signal.SIG_DFL)
+            for number in ignored:
+                signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, order.blocked)
             linux.set_parent_death_signal(signal.SIGTERM)
             if os.getppid() != supervisor:  # it died between fork and prctl, so no signal will come
