@@ -5,18 +5,18 @@ from __future__ import annotations
 # A supervisor's life
 SUPERVISOR_STARTED = "supervisor_started"  # identity, version, job_digest, command_digest, code_digest
 SUPERVISOR_STOPPED = "supervisor_stopped"  # code, reason; absent where the supervisor was killed
-LEFTOVERS_ENDED = "leftovers_ended"  # pids: what was left of an earlier attempt
+LEFTOVERS_ENDED = "leftovers_ended"  # pids, how: what was left of an earlier attempt
 JOB_CHANGED = "job_changed"  # job_digest, command_digest, changes: list of sentences
 
 # An attempt
-ATTEMPT_STARTED = "attempt_started"  # attempt, resume, cause, host
+ATTEMPT_STARTED = "attempt_started"  # attempt, resume, step, cause, why, host
 ATTEMPT_ATTACHED = "attempt_attached"  # attempt, pid, rank, restored
-ATTEMPT_ENDED = "attempt_ended"  # attempt, outcome, code, signal, reason, step, counters, signature, next
+ATTEMPT_ENDED = "attempt_ended"  # attempt, outcome, code, signal, reason, step, counters, next, signature, next
 
 # Generations
 SEALED = "sealed"  # generation, step, bytes, seconds
 VERIFIED = "verified"  # generation, stats {file: [inode, ctime_ns, size]}, healthy
-QUARANTINED = "quarantined"  # generation, to, verdict, reason
+QUARANTINED = "quarantined"  # generation, verdict, reason
 PASSED_OVER = "passed_over"  # generation, reason
 DROPPED = "dropped"  # generation, reason
 PINNED = "pinned"  # generation
@@ -34,7 +34,7 @@ STEP_BACK_SETTLED = "step_back_settled"  # generation, verdict, reason: acquitte
 SICK = "sick"  # step, generation
 
 # What happened to the machine and the run
-NOTICE = "notice"  # signal, from
+NOTICE = "notice"  # signal: what came, and from whom
 RELAYED = "relayed"  # signal
 DEADLINE = "deadline"  # at (unix seconds), from
 CLOCK_JUMPED = "clock_jumped"  # seconds
@@ -43,7 +43,7 @@ UNPROTECTED = "unprotected"  # reason
 PROTECTED = "protected"
 VIOLATION = "violation"  # reason: the cadence was not kept
 HUNG = "hung"  # phase, seconds, limit
-AUDIT = "audit"  # text, compared, total, equal
+AUDIT = "audit"  # text, compared, equal
 DRIFT = "drift"  # differences: list of sentences
 UNJOURNALED = "unjournaled"  # reason, seconds: how long the journal could not be written
 

@@ -119,6 +119,10 @@ def decide(counters: Counters, outcome: Outcome, policy: Policy, rng: float) -> 
             return _after_crash(counters, outcome, policy, rng)
 
 
+_SICK_STEPS_KEPT = 64
+"""More than the tries without progress that any job allows before it is given up."""
+
+
 def _after_saved(counters: Counters, outcome: Outcome, policy: Policy) -> tuple[Counters, Action]:
     e = outcome.ending
     after = replace(counters, preempted=counters.preempted + 1)
@@ -136,7 +140,10 @@ def _after_sick(c: Counters, outcome: Outcome, policy: Policy, rng: float) -> tu
             f"{outcome.reason}, again after a restart from the newest healthy generation; "
             "change the job or its code, or set sick: continue"
         )
-    after = replace(c, sick_steps=(*c.sick_steps, step))
+    # Only a run that stayed well for longer than ever got on; the unhealthy generations it sealed are no progress.
+    further = outcome.ending.progress and step > max(c.sick_steps, default=-1)
+    outcome = replace(outcome, ending=replace(outcome.ending, attached=True, sealed=further))
+    after = replace(c, sick_steps=(*c.sick_steps, step)[-_SICK_STEPS_KEPT:])
     return _counted(after, outcome, policy, rng, "healthy")
 
 

@@ -50,6 +50,7 @@ def conclude(
     )
     outcome = restart.classify(facts, ctx.policy.restart)
     counters, action = restart.decide(ledger.counters, outcome, ctx.policy.restart, ctx.chance)
+    state_before = ledger.counters
     resume = action.resume if isinstance(action, restart.Again) else "newest"
     ledger = replace(ledger, counters=counters, resume=resume)
     live = ending.live if ending else None
@@ -68,8 +69,9 @@ def conclude(
             "signature": str(facts.failure.signature) if facts.failure else None,
         },
     )
+    note_back = _step_back(state_before, counters, resume, live, outcome.reason)
     said = Say(f"attempt {ledger.attempt} ended at step {step}: {outcome.reason}", _level(outcome.kind))
-    before: tuple[Action, ...] = (note, said, *_unanswered(live))
+    before: tuple[Action, ...] = (note, *note_back, said, *_unanswered(live))
     if live and live.bad:
         name, reason = live.bad
         if not live.chosen.own:
@@ -79,6 +81,18 @@ def conclude(
     if ending and ending.why == "audit" and isinstance(action, restart.Again):
         action = restart.GiveUp(f"the replay differs: {ending.detail}")
     return _order(ledger, action, ctx, before, examined)
+
+
+def _step_back(
+    before: restart.Counters, after: restart.Counters, resume: str, live: Live | None, reason: str
+) -> tuple[Action, ...]:
+    """Record that an older generation is tried for one start, and what that showed."""
+    name = live.chosen.name if live else None
+    if resume == "older":
+        return (Note(journal.STEPPED_BACK, {"generation": name, "reason": reason}),)
+    if before.stepped_back is not None and after.stepped_back is None:
+        return (Note(journal.STEP_BACK_SETTLED, {"generation": name, "reason": reason}),)
+    return ()
 
 
 def _order(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from outlast_jobs import events as journal
 from outlast_jobs.journal import JournalWriter
 
 from .helper import Helper
@@ -93,6 +94,8 @@ class Journaler:
 
     def delivered(self, error: BaseException | None) -> None:
         """The helper's result of the latest write."""
+        late = self._clock() - self._oldest_at if self.unjournaled and self._oldest_at is not None else 0.0
+        why = self.error
         with self._changed:
             count, self._in_flight = self._in_flight, 0
             if error is None:
@@ -105,7 +108,9 @@ class Journaler:
                 self.error = str(error)
                 self._retry_at = self._clock() + RETRY
             more = bool(self._lines) and self._retry_at is None
-        if more:
+        if error is None and late:
+            self.note(journal.UNJOURNALED, {"reason": why, "seconds": round(late, 1)})
+        elif more:
             self._write()
 
     def _write(self) -> None:

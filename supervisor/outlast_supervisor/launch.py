@@ -12,7 +12,7 @@ from outlast_jobs import cadence, restart
 from outlast_jobs.cadence import SavePolicy
 from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity, hostname
-from outlast_jobs.jobfile import Job
+from outlast_jobs.jobfile import Job, Signals
 from outlast_jobs.locks import hold_shared
 from outlast_jobs.rundir import RunDirectory
 
@@ -32,6 +32,9 @@ class Launcher:
     allow_rng_loss: bool
     extra: tuple[str, ...] = ()  # arguments that the command line appended to the job's command
     forced: str | None = None  # the generation named with --from, for one start
+    signals: Signals | None = (
+        None  # those that the running worker was told of; a reload changes the next one's
+    )
     deadline: float | None = None  # unix seconds
     save_seconds: float | None = None  # measured cost of a save
     mean_up_seconds: float | None = None  # measured time from start to failure
@@ -43,7 +46,7 @@ class Launcher:
 
     def signal_of(self, role: str) -> int:
         """The signal that the job file gives a role."""
-        signals = self.job.signals
+        signals = self.signals or self.job.signals
         names = {"save": signals.save, "stop": signals.stop, "stacks": signals.stacks}
         return signal.Signals[names[role]].value
 
@@ -56,6 +59,7 @@ class Launcher:
     def launch(self, attempt: int, chosen: Chosen, cause: str, socket_path: str) -> ProcessIdentity:
         """Start the worker; OSError where it cannot be."""
         job = self.job
+        self.signals = job.signals
         alive_fd = hold_shared(self.run, inheritable=False)
         try:
             return spawn.launch(

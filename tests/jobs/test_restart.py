@@ -445,3 +445,15 @@ def test_an_outcome_keeps_the_facts_it_was_classed_by() -> None:
     outcome = classify(TRAINER, POLICY)
     assert isinstance(outcome, Outcome)
     assert outcome.ending == TRAINER
+
+
+def test_a_run_that_gets_sick_ever_earlier_is_given_up() -> None:
+    """Unhealthy generations are no progress: diverging at other steps, none further than before, ends."""
+    counters = Counters()
+    policy = Policy(without_progress=3, waiting=0.0)
+    taken: Action
+    for number, step in enumerate((450, 449, 448, 447), start=1):
+        ending = Ending(code=75, attached=True, sealed=True, sick_step=step, trained=100)
+        counters, taken = decide(counters, classify(ending, policy), policy, 0.5)
+        assert isinstance(taken, Again) == (number < 4), taken
+    assert isinstance(taken, GiveUp)

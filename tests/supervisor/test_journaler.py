@@ -108,3 +108,21 @@ def test_a_helper_waits_for_its_record(tmp_path: Path) -> None:
     journaler.delivered(results[0])
     assert passed.wait(10)
     assert [r.event for r in read_journal(run).records] == ["dropped"]
+
+
+def test_the_time_without_a_journal_is_recorded_when_it_ends(tmp_path: Path) -> None:
+    """Once the disk is back the journal itself says for how long, and why, it had not been written."""
+    journaler, hand, now, run = make(tmp_path)
+    journaler.note("first", {})
+    hand.jobs.clear()
+    journaler.delivered(OSError(28, "no space left on device"))
+    now[0] += PATIENCE + RETRY
+    journaler.tick()
+    hand.jobs.pop()()
+    journaler.delivered(None)
+    hand.jobs.pop()()
+    journaler.delivered(None)
+    records = read_journal(run).records
+    assert [r.event for r in records] == ["first", "unjournaled"]
+    assert records[1].data["seconds"] >= PATIENCE
+    assert "no space left" in records[1].data["reason"]
