@@ -1,4 +1,4 @@
-"""`outlast verify`: read every generation against its index; changes nothing unless told to."""
+"""`outlast verify`: read every checkpoint against its index or digest; changes nothing unless told to."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from outlast_jobs.contract import Answer
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.generation import INDEX, GenerationName
 from outlast_jobs.rundir import RunDirectory
+from outlast_jobs.sidecar import CHECKPOINT, look_file, scan_files
 from outlast_jobs.units import format_size
 from outlast_jobs.verify import Finding, Verdict, look, quarantine, scan
 from outlast_supervisor.commands.shared import (
@@ -47,9 +48,10 @@ class _Folder:
 @json_option
 @usage_errors
 def verify(dirs: tuple[str, ...], aside: bool, quick: bool, quiet: bool, as_json: bool) -> int:
-    """Check every generation against its index and say which are bad and why.
+    """Check every checkpoint against its index or digest and say which are bad and why.
 
-    DIR is a run, a folder of generations, or one generation; by default the runs at hand.
+    DIR is a run, a folder of generations or of single-file checkpoints, or one of these; by default the runs
+    at hand.
     """
     findings: list[Finding] = []
     for folder in _folders(dirs):
@@ -83,12 +85,15 @@ def _answer(findings: list[Finding]) -> Answer:
 def _folders(dirs: tuple[str, ...]) -> Iterator[_Folder]:
     for name in dirs or (None,):
         path = Path(name) if name is not None else None
+        if path is not None and path.name.endswith(CHECKPOINT) and not path.is_dir():
+            yield _Folder(None, None, [path])
+            continue
         if path is not None and path.is_dir() and not is_run(path):
             if GenerationName.parse(path.name) or (path / INDEX).exists():
                 yield _folder(path.absolute().parent, [path])
                 continue
-            if generations := scan(path):
-                yield _folder(path.absolute(), generations)
+            if checkpoints := [*scan(path), *scan_files(path)]:
+                yield _folder(path.absolute(), checkpoints)
                 continue
         for run in find_runs([] if name is None else [name]):
             yield _of_run(run)
@@ -122,7 +127,8 @@ def _look(folder: _Folder, *, full: bool) -> Iterator[Finding]:
     for path in folder.generations:
         if show:
             print(f"\r\x1b[2Kreading {path.name} …", end="", file=sys.stderr, flush=True)
-        finding = look(path, folder.run_id, full=full)
+        single = path.name.endswith(CHECKPOINT)
+        finding = look_file(path, full=full) if single else look(path, folder.run_id, full=full)
         if show:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
         yield finding
