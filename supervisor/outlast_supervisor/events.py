@@ -70,7 +70,7 @@ class Attached(Struct, frozen=True):
 
     trainer: ProcessIdentity
     rank: int
-    step: int
+    step: int | None  # None where READY itself was lost
     restored: str | None
 
 

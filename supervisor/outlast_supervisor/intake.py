@@ -18,6 +18,7 @@ from . import events as ev
 from .notify import Message
 from .processes import carries
 
+_NO_REPORTS = {Field.READY, Field.EXIT}  # their step was restored or trained before, not just now
 _MAX_SENDERS = 4096  # a worker that forks without end must not fill our memory
 
 
@@ -114,8 +115,7 @@ class Intake:
             ]
         if not self._trainers.attach(sender):
             return []
-        ready = Field.READY in fields
-        at = step or 0 if ready else max(0, (step or 0) - 1)
+        at = (step or 0) if Field.READY in fields else None
         restored = fields.get(Field.RESTORED) or None
         return [ev.Attached(sender, _count(fields.get(Field.RANK)) or 0, at, restored)]
 
@@ -126,7 +126,7 @@ def _facts(fields: Mapping[str, str], step: int | None) -> list[ev.Event]:
         found.append(
             ev.Sealed(name, step, _count(fields.get(Field.BYTES)) or 0, _seconds(fields.get(Field.SECONDS)))
         )
-    elif Field.READY not in fields and (step is not None or Field.PHASE in fields):
+    elif not fields.keys() & _NO_REPORTS and (step is not None or Field.PHASE in fields):
         total = _count(fields.get(Field.TOTAL))
         found.append(ev.Reported(step, total, fields.get(Field.LOSS), fields.get(Field.PHASE)))
     if (written := _count(fields.get(Field.SAVING))) is not None:

@@ -117,12 +117,13 @@ def attached(state: Starting | Running, event: ev.Attached, ctx: Context) -> Ste
         sealed_at=ctx.now,
     )
     running = Running(state.ledger, live)
-    if chosen.name is not None and event.step != chosen.step:
-        return _not_honoured(running, f"restored {chosen.name} but attached at step {event.step}", ctx, note)
+    at = chosen.step if event.step is None else event.step
+    if chosen.name is not None and at != chosen.step:
+        return _not_honoured(running, f"restored {chosen.name} but attached at step {at}", ctx, note)
     held: tuple[Action, ...] = (SignalTrainers("save"),) if live.save_wanted else ()
     return running, (
         note,
-        Say(f"attempt {live.attempt} attached at step {event.step}, pid {event.trainer.pid}"),
+        Say(f"attempt {live.attempt} attached at step {at}, pid {event.trainer.pid}"),
         *held,
     )
 

@@ -67,8 +67,16 @@ def test_a_lost_ready_is_no_dead_worker(intake: Intake, trainer: int) -> None:
     """The first step from a trainer whose READY was lost attaches it."""
     found = intake.events(Message(trainer, {"X_OUTLAST_STEP": "8", "X_OUTLAST_PHASE": "train"}))
     assert isinstance(found[0], ev.Attached)
-    assert found[0].step == 7
+    assert found[0].step is None
     assert found[1] == ev.Reported(8, None, None, "train")
+
+
+def test_a_last_word_reports_no_step(intake: Intake, trainer: int) -> None:
+    """The step of a last word may be the restored one: nothing was trained, and nothing went back."""
+    intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_STEP": "100"}))
+    assert intake.events(Message(trainer, {"X_OUTLAST_EXIT": "done", "X_OUTLAST_STEP": "100"})) == [
+        ev.Said("done")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,19 @@ def test_a_first_step_that_went_back_is_no_honoured_restore() -> None:
     assert state.why == "refused"
 
 
+def test_a_lost_ready_is_no_restore_that_was_not_honoured() -> None:
+    """One whose READY and first steps were lost is taken at its first heard step, if that lies ahead."""
+    state, _ = walk(
+        ev.LeftoversGone(),
+        RESUMED,
+        ev.Spawned(ME),
+        ev.Attached(TRAINER, 0, None, None),
+        ev.Reported(105, None, None, "train"),
+    )
+    assert isinstance(state, Running)
+    assert state.live.step == 105
+
+
 def test_a_bad_generation_is_set_aside_before_the_next_choice() -> None:
     """What the trainer found corrupt is renamed first, then the next one is chosen, at once and uncounted."""
     state, actions = walk(
