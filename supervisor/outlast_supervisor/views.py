@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outlast_jobs.contract import ExitCode
 from outlast_jobs.units import format_duration, format_size
 from outlast_supervisor.progress import at_risk, left_text, loss_text, number, rate_text, step_text
 
@@ -82,12 +83,18 @@ def silent(status: Mapping[str, Any], facts: Facts) -> str:
     return ""
 
 
+_FINISHED: dict[object, str] = {ExitCode.SAVED: "not done", ExitCode.UNUSABLE: "unusable"}
+"""What a supervisor that has ended left behind, by its exit code."""
+
+
 def state_text(status: Mapping[str, Any]) -> str:
     """The state in a few words, with the phase where that says more."""
     if status.get("done"):
         return "done"
     if status.get("held"):
         return "held"
+    if status.get("state") == "finished":
+        return _FINISHED.get(status.get("exit_code"), "ended")
     state, phase = str(status.get("state") or "unknown"), status.get("phase")
     return f"{state} ({phase})" if phase and phase != "train" and not ended(status) else state
 
