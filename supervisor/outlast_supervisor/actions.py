@@ -71,6 +71,12 @@ class Examine(Struct, frozen=True):
     attempt: int
 
 
+class Look(Struct, frozen=True):
+    """Read from disk how far the running attempt is, before it is judged by its silence."""
+
+    attempt: int
+
+
 class Verify(Struct, frozen=True):
     """Read a sealed generation back whole."""
 
@@ -128,6 +134,7 @@ Action = (
     | SignalWorker
     | SignalAll
     | Examine
+    | Look
     | Verify
     | SetAside
     | Prune

@@ -110,6 +110,8 @@ class Carrier:
             case act.Examine(attempt):
                 self.loop.trainers.clear()
                 self.chores.submit("event", lambda: chores.examine(self.desk, attempt))
+            case act.Look(attempt):
+                self.chores.submit("event", lambda: chores.look(self.desk, attempt))
             case act.Verify(name):
                 self.verifier.submit(
                     "event", lambda: chores.verified(self.desk, name, lambda: self.loop.stopped)
@@ -160,11 +162,15 @@ class Carrier:
                 signal.pidfd_send_signal(fd, number)
             except OSError:
                 self.tell(f"trainer {identity.pid} is gone", "debug")
+        if role != "save":
+            processes.set_going(self._own())
 
     def _signal_worker(self, role: str) -> None:
         # our own child, not reaped yet: its pid cannot belong to anyone else
         if self.worker_pid:
             os.kill(self.worker_pid, self.launcher.signal_of(role))
+            if role != "save":
+                processes.set_going(self._own())
 
     def _signal_all(self, how: str) -> None:
         left = processes.of_this_supervisor(self.hooks.pids)
@@ -173,6 +179,7 @@ class Carrier:
             return
         for process in left.all:
             processes.send(process, signal.SIGTERM)
+        processes.set_going(left)
 
     def _leftovers(self, how: str) -> None:
         """Look for what is left, signal it, and report."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,14 +114,36 @@ def examine(desk: Desk, attempt: int) -> ev.Examined:
     )
 
 
+def look(desk: Desk, attempt: int) -> ev.Looked:
+    """Read how far a running attempt is. What cannot be read is as if it were not there."""
+    now = time.time()
+    step, written = next(_last_lines(desk.run.attempt_metrics(attempt)), (0, None))
+    age = now - written if written is not None else None
+    sealed, sealed_age = None, None
+    with contextlib.suppress(OSError):
+        path = next(iter(verify.scan(desk.run.checkpoints)), None)
+        name = GenerationName.parse(path.name) if path is not None else None
+        if path is not None and name is not None and name.attempt == attempt:
+            index = verify.look(path, desk.run_id, full=False).index
+            if index is not None:
+                sealed = ev.Sealed(path.name, name.step, index.total_bytes, index.save_seconds)
+                sealed_age = now - index.saved_at
+    return ev.Looked(step, age, sealed, sealed_age)
+
+
 def last_step(path: Path) -> int:
     """The step of the last whole line of a metrics file, 0 where there is none; reads the end alone."""
+    return next((step for step, _ in _last_lines(path)), 0)
+
+
+def _last_lines(path: Path) -> Iterator[tuple[int, float | None]]:
+    """Step and time of the last lines of a metrics file, newest first."""
     for line in reversed(_end_of(path).split(b"\n")[:-1]):  # what follows the last line end is torn
         with contextlib.suppress(ValueError, RecursionError):
-            step = msgspec.json.decode(line).get("step")
+            found = msgspec.json.decode(line)
+            step, written = found.get("step"), found.get("t")
             if isinstance(step, int):
-                return step
-    return 0
+                yield step, written if isinstance(written, float) else None
 
 
 def furthest_step(desk: Desk, before: int) -> int:

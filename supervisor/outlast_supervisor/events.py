@@ -98,6 +98,15 @@ class Sealed(Struct, frozen=True):
     seconds: float
 
 
+class Looked(Struct, frozen=True):
+    """What the disk says of the running attempt; its messages may be lost or not heard at all."""
+
+    step: int  # of the newest line of its metrics, 0 where there is none
+    age: float | None  # seconds since that line was written
+    sealed: Sealed | None  # its newest generation
+    sealed_age: float | None  # seconds since that was saved
+
+
 class SaveFailed(Struct, frozen=True):
     """A save failed and training goes on."""
 
@@ -246,6 +255,7 @@ Event = (
     | Reported
     | Saving
     | Sealed
+    | Looked
     | SaveFailed
     | Verified
     | Rejected

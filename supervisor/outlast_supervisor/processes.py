@@ -113,7 +113,14 @@ def end(survivors: Survivors, how: str, spare_shielded: bool) -> int:
     for process in survivors.roots:
         deaf = not spare_shielded and not heeds(process.pid, signal.SIGTERM)
         reached += send(process, signal.SIGKILL if deaf else signal.SIGTERM)
+    set_going(survivors)
     return reached
+
+
+def set_going(survivors: Survivors) -> None:
+    """Let processes that somebody stopped go on: they could heed nothing but KILL, and save nothing."""
+    for process in survivors.all:
+        send(process, signal.SIGCONT)
 
 
 def heeds(pid: int, number: int) -> bool:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from outlast_jobs import cadence, hang
+from outlast_jobs import cadence
 from outlast_jobs import events as journal
-from outlast_jobs.contract import Phase
 
 from . import events as ev
-from .actions import Action, Answer, Hook, Note, Say, SignalAll, SignalTrainers, SignalWorker
+from .actions import Action, Answer, Note, Say, SignalAll, SignalTrainers, SignalWorker
 from .policy import Context
-from .rules_live import ask_allowance, fit_times, stop
+from .rules_live import fit_times, stop
+from .rules_silence import silent
 from .states import Ledger, Running, Starting, State, Stopping
 
-STACKS_SECONDS = 1.0  # for the dump of all stacks to reach the log before TERM goes
 ASK_AGAIN = 1.0  # seconds after which a save signal is passed on although the one before brought nothing yet
 SOURCES_KEPT = 8
-HUNG_GRACE = 10.0  # a hung worker seldom saves: it gets this long, or the job's grace where that is shorter
 
 Step = tuple[State, tuple[Action, ...]]
 Alive = Starting | Running | Stopping
@@ -99,50 +97,9 @@ def tick(state: Starting | Running, event: ev.Tick, ctx: Context) -> Step:
         return notice(state, ev.Notice(f"the deadline ({state.ledger.deadline_source}), {fit.reason}"), ctx)
     if isinstance(state, Starting):
         return state, ()
-    live = state.live
-    found = hang.hung(live.phase, ctx.now - live.progress_at, live.times, ctx.policy.hang_min, live.attached)
-    if found is not None:
-        return _hung(state, found, ctx)
-    return _cadence(state, ctx)
+    return silent(state, ctx)
 
 
 def _fit(state: Starting | Running, ctx: Context) -> cadence.StopNow | cadence.TrainOn | cadence.FarAway:
     step, save = fit_times(state.live, ctx.policy.grace)
     return cadence.last_fit(ctx.now, state.ledger.deadline, step, save, ctx.policy.warn)
-
-
-def _hung(state: Running, found: hang.Hung, ctx: Context) -> Step:
-    live = replace(state.live, hung=found.reason)
-    grace = min(ctx.policy.grace, HUNG_GRACE)
-    after = Stopping(
-        state.ledger,
-        live,
-        "hung",
-        found.reason,
-        term_at=ctx.now + STACKS_SECONDS,
-        kill_at=ctx.now + STACKS_SECONDS + grace,
-    )
-    data = {"phase": found.phase, "seconds": found.seconds, "limit": found.limit}
-    return after, (
-        Note(journal.HUNG, data),
-        Say(f"hung: {found.reason}; its stacks are in the log, then it is ended", "warning"),
-        Hook("hung", found.reason),
-        SignalTrainers("stacks"),
-    )
-
-
-def _cadence(state: Running, ctx: Context) -> Step:
-    live = state.live
-    if live.phase == Phase.SAVE:
-        return state, ()
-    due = cadence.overdue(ctx.now, live.sealed_at, live.asked_at, ctx.policy.save, ask_allowance(live))
-    if due is None:
-        return state, ()
-    live = replace(live, asked_at=ctx.now)
-    if isinstance(due, cadence.Ask):
-        return replace(state, live=live), (Say(due.reason), SignalTrainers("save"))
-    first = not state.ledger.violation
-    says: tuple[Action, ...] = (Say(f"cadence violated: {due.reason}", "warning"),) if first else ()
-    ledger = replace(state.ledger, violation=due.reason)
-    note = Note(journal.VIOLATION, {"reason": due.reason})
-    return replace(state, live=live, ledger=ledger), (note, *says, SignalTrainers("save"))

@@ -15,6 +15,7 @@ from .actions import (
     Audit,
     EndLeftovers,
     Hook,
+    Look,
     Note,
     Prune,
     Say,
@@ -25,11 +26,12 @@ from .actions import (
     Verify,
 )
 from .policy import Context
-from .states import Choosing, Ending, Live, Running, Starting, State, Stopping
+from .states import Choosing, Ending, Ledger, Live, Running, Starting, State, Stopping
 
 KILL_AFTER = 2.0  # from TERM to all until KILL to all
 ASK_SLACK = 1.0  # a worker that is this late with a save is not asked yet
 SAVES_KEPT = 20
+LOOK_PATIENCE = 30.0  # seconds after which a worker is judged without a word from its disk
 
 Step = tuple[State, tuple[Action, ...]]
 Alive = Starting | Running | Stopping
@@ -153,15 +155,22 @@ def reported(state: Starting | Running, event: ev.Reported, ctx: Context) -> Ste
         return _not_honoured(state, f"the first step after {live.chosen.name} is {event.step}", ctx)
     if not live.audited and live.chosen.step < live.chosen.replay_until < live.step:
         return replace(state, live=replace(live, audited=True)), (Audit(live.attempt),)
-    return _steps_overdue(state, ctx)
+    return (state, ()) if steps_overdue(live, ctx) is None else look(state, ctx)
 
 
-def _steps_overdue(state: Running, ctx: Context) -> Step:
-    live, every = state.live, ctx.policy.save.every_steps
+def steps_overdue(live: Live, ctx: Context) -> str | None:
+    """Why the worker is to be asked for a save, where it let twice the steps of the cadence pass."""
+    every = ctx.policy.save.every_steps
     if every is None or live.asked_at is not None or live.step - live.sealed_step < 2 * every:
+        return None
+    return f"{live.step - live.sealed_step} steps without a sealed generation, the cadence is {every}"
+
+
+def look(state: Running, ctx: Context) -> Step:
+    """See on disk how far the worker is, before it is judged by what was heard of it."""
+    if state.live.look_at is not None:
         return state, ()
-    text = f"{live.step - live.sealed_step} steps without a sealed generation, the cadence is {every}"
-    return replace(state, live=replace(live, asked_at=ctx.now)), (Say(text), SignalTrainers("save"))
+    return replace(state, live=replace(state.live, look_at=ctx.now)), (Look(state.live.attempt),)
 
 
 def saving(state: Alive, event: ev.Saving, ctx: Context) -> Step:
@@ -170,7 +179,17 @@ def saving(state: Alive, event: ev.Saving, ctx: Context) -> Step:
 
 
 def sealed(state: Alive | Ending, event: ev.Sealed, ctx: Context) -> Step:
-    live, ledger = signs_of_life(state.live, ctx.now), state.ledger
+    live = signs_of_life(state.live, ctx.now)
+    if live.seals and event.name == live.sealed_name:
+        return replace(state, live=live), ()  # it was seen on disk before it was heard of
+    live, ledger, actions = take_in(event, live, state.ledger, ctx.now)
+    return replace(state, live=live, ledger=ledger), actions
+
+
+def take_in(
+    event: ev.Sealed, live: Live, ledger: Ledger, sealed_at: float
+) -> tuple[Live, Ledger, tuple[Action, ...]]:
+    """A generation is sealed: what is known from now on, and what has to be done."""
     actions: list[Action] = [
         Note(
             journal.SEALED,
@@ -183,9 +202,9 @@ def sealed(state: Alive | Ending, event: ev.Sealed, ctx: Context) -> Step:
         actions += [Note(journal.PROTECTED), Say(f"protected again: {event.name} is sealed")]
     live = replace(
         live,
-        sealed_at=ctx.now,
+        sealed_at=sealed_at,
         sealed_step=max(live.sealed_step, event.step),
-        sealed_name=event.name,
+        sealed_name=event.name if event.step >= live.sealed_step else live.sealed_name,
         step=max(live.step, event.step),
         seals=live.seals + 1,
         saving=0,
@@ -195,8 +214,7 @@ def sealed(state: Alive | Ending, event: ev.Sealed, ctx: Context) -> Step:
         asked_at=None,
         saves=(*live.saves, event.seconds)[-SAVES_KEPT:],
     )
-    ledger = replace(ledger, unprotected="", violation="")
-    return replace(state, live=live, ledger=ledger), tuple(actions)
+    return live, replace(ledger, unprotected="", violation=""), tuple(actions)
 
 
 def save_failed(state: Alive, event: ev.SaveFailed, ctx: Context) -> Step:

@@ -70,6 +70,7 @@ class Live(Struct, frozen=True):
     final: bool = False
     saving: int = 0
     save_wanted: tuple[str, ...] = ()  # sources whose save is not done yet
+    look_at: float | None = None  # since when the disk is asked how far the worker is
     wanted_at: float | None = None  # when the latest of them was passed on
     save_requests: tuple[str, ...] = ()  # ids to answer at the next seal
     asked_at: float | None = None  # when the supervisor asked for an overdue save

@@ -12,6 +12,7 @@ from . import rules_asked as asked
 from . import rules_begin as begin
 from . import rules_end as end
 from . import rules_live as live
+from . import rules_silence as silence
 from .actions import Action, Answer
 from .policy import Context
 from .states import (
@@ -88,6 +89,7 @@ _ALIVE: dict[type, Handler] = {
     ev.Reported: live.reported,
     ev.Saving: live.saving,
     ev.SaveFailed: live.save_failed,
+    ev.Looked: silence.looked,
     ev.Rejected: live.rejected,
     ev.Sick: live.sick,
     ev.Drifted: live.drifted,

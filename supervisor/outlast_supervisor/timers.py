@@ -6,7 +6,7 @@ from outlast_jobs import cadence, hang
 from outlast_jobs.contract import Phase
 
 from .policy import Policy
-from .rules_live import ask_allowance, fit_times
+from .rules_live import LOOK_PATIENCE, ask_allowance, fit_times
 from .states import (
     Choosing,
     Clearing,
@@ -66,6 +66,8 @@ def _deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> flo
 
 
 def _running_due(live: Live, policy: Policy, now: float) -> tuple[float | None, float | None]:
+    if live.look_at is not None:
+        return live.look_at + LOOK_PATIENCE, None
     limit = hang.limit(live.phase, live.times, policy.hang_min, live.attached)
     hung_at = None if limit is None else live.progress_at + limit
     if live.phase == Phase.SAVE:

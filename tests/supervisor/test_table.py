@@ -103,6 +103,10 @@ HAPPENINGS: dict[type, list[ev.Event]] = {
     ev.Saving: [ev.Saving(10)],
     ev.Sealed: [ev.Sealed("step-000000101.a0002", 101, 10, 0.1)],
     ev.SaveFailed: [ev.SaveFailed("ENOSPC")],
+    ev.Looked: [
+        ev.Looked(0, None, None, None),
+        ev.Looked(140, 0.1, ev.Sealed("step-000000130.a0002", 130, 10, 0.1), 0.5),
+    ],
     ev.Verified: [ev.Verified("step-000000101.a0002", True)],
     ev.Rejected: [ev.Rejected("step-000000101.a0002", "sha256")],
     ev.Said: [ev.Said("done"), ev.Said("saved")],
@@ -341,12 +345,65 @@ def test_a_bad_generation_is_set_aside_before_the_next_choice() -> None:
     assert state.ledger.counters == Counters()
 
 
+NOTHING_NEW = ev.Looked(0, None, None, None)
+
+
+def judged(state: State, found: ev.Looked, now: float) -> tuple[State, tuple[act.Action, ...]]:
+    """A timer finds the worker silent, and the disk says this of it."""
+    state, actions = decide(state, ev.Tick(), context(now))
+    assert actions == (act.Look(1),)
+    assert decide(state, ev.Tick(), context(now + 1)) == (state, ()), "asked once"
+    return decide(state, found, context(now))
+
+
+def test_steps_on_disk_are_signs_of_life() -> None:
+    """A worker whose messages are lost is not hung while its metrics grow, and is when they do not."""
+    state: State = running(progress_at=0.0, sealed_at=1800.0, step=5)
+    state, actions = judged(state, ev.Looked(90, 2.0, None, None), 1801.0)
+    assert isinstance(state, Running)
+    assert actions == ()
+    assert (state.live.step, state.live.progress_at) == (90, 1799.0)
+    assert state.live.times == live().times, "what was not heard is no sample of how long it is silent"
+    state = replace(state, live=replace(state.live, sealed_at=3600.0))
+    state, actions = judged(state, ev.Looked(90, 1802.0, None, None), 3601.0)
+    assert isinstance(state, Stopping)
+    assert state.why == "hung"
+
+
+def test_a_generation_on_disk_is_a_seal() -> None:
+    """One whose message was lost keeps the worker from being asked; heard of later, it is no second one."""
+    seal = ev.Sealed("step-000000090.a0001", 90, 10, 0.1)
+    state: State = running(sealed_at=0.0, progress_at=600.0)
+    state, actions = judged(state, ev.Looked(95, 1.0, seal, 30.0), 602.0)
+    assert isinstance(state, Running)
+    assert not any(isinstance(a, act.SignalTrainers) for a in actions)
+    assert act.Verify(seal.name) in actions
+    assert (state.live.sealed_at, state.live.sealed_step) == (572.0, 90)
+    state, actions = decide(state, seal, context(603.0))
+    assert actions == ()
+    by_steps: State = running(RESUMED, step=119)
+    steps = context(5.0, save=SavePolicy(10, None))
+    by_steps, actions = decide(by_steps, ev.Reported(120, None, None, "train"), steps)
+    assert actions == (act.Look(2),)
+    by_steps, actions = decide(by_steps, ev.Looked(121, 0.0, None, None), steps)
+    assert act.SignalTrainers("save") in actions
+
+
+def test_a_disk_that_does_not_answer_keeps_no_hung_worker_alive() -> None:
+    """Without an answer the worker is judged by what was heard of it, half a minute later."""
+    state, _ = decide(running(progress_at=0.0, sealed_at=1800.0), ev.Tick(), context(1801.0))
+    assert next_due(state, policy(), 1801.0) == 1831.0
+    state, _ = decide(state, ev.Tick(), context(1831.0))
+    assert isinstance(state, Stopping)
+
+
 def test_a_silent_worker_is_dumped_told_and_killed() -> None:
     """A hang: stacks, then TERM, then KILL, then the next attempt, counted as hung."""
     state: State = running(progress_at=0.0)
     seen: list[act.Action] = []
     for event, now in [
         (ev.Tick(), 1801.0),
+        (NOTHING_NEW, 1801.0),
         (ev.Tick(), 1802.1),
         (ev.Tick(), 1812.2),
         (ev.WorkerExited(None, 9), 1812.3),
@@ -375,9 +432,9 @@ def test_a_stopped_run_is_held_and_answers_the_request() -> None:
 def test_an_overdue_save_is_asked_for_and_then_called_a_violation() -> None:
     """Nothing sealed for T brings a signal, nothing for another T brings the violation."""
     state: State = running(sealed_at=0.0, progress_at=1300.0)
-    state, first = decide(state, ev.Tick(), context(601.5))
+    state, first = judged(state, NOTHING_NEW, 601.5)
     assert act.SignalTrainers("save") in first
-    state, second = decide(replace(state), ev.Tick(), context(1203.5))
+    state, second = judged(state, NOTHING_NEW, 1203.5)
     assert any(isinstance(a, act.Note) and a.event == "violation" for a in second)
     assert state.ledger.violation
 
