@@ -1,0 +1,98 @@
+"""What a killed supervisor leaves alive: the next start ends it and goes on, and two trainers never meet."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import pytest
+from tests.e2e.conftest import MakeRun
+from tests.e2e.harness import SCRIPTS, Run, Supervisor, children, gone
+
+from outlast_jobs import events as journal
+from outlast_jobs.identity import ProcessIdentity
+
+STEPS = 30
+HANG_AT = 17
+TRAINER = [sys.executable, str(SCRIPTS / "survivor.py"), "--steps", str(STEPS)]
+HANGING = [*TRAINER, "--hang-at", str(HANG_AT)]
+COMMANDS = {
+    "itself": HANGING,
+    # with a command behind it, so that the shell does not exec the trainer but waits for it
+    "a shell": ["bash", "-c", f"{shlex.join(HANGING)}; echo ended"],
+    "a pipe": ["bash", "-c", f"{shlex.join(HANGING)} | cat"],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", *HANGING[1:]],
+}
+
+
+def leave_alive(run: Run) -> tuple[Supervisor, list[ProcessIdentity]]:
+    """Start, wait until the trainer hangs, KILL the supervisor; who is alive after that."""
+    first = run.start()
+    hung = first.until(lambda: _words(run, "hung"), "a trainer in its step that never ends")
+    trainer, daemon = map(int, hung)
+    loaders = children(trainer)
+    assert len(loaders) >= 2
+    first.kill()
+    alive = [ProcessIdentity.of(pid) for pid in (trainer, daemon, *loaders)]
+    assert None not in alive, "the test needs all of them to outlive their supervisor"
+    return first, [identity for identity in alive if identity is not None]
+
+
+def _words(run: Run, name: str) -> list[str]:
+    path = run.folder / name
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.mark.parametrize("behind", COMMANDS)
+def test_the_next_start_ends_what_is_left_and_goes_on(make_run: MakeRun, behind: str) -> None:
+    """After KILL of the supervisor the next start ends trainer, loaders and daemon, then resumes: no 69."""
+    run = make_run(
+        {"command": COMMANDS[behind], "workdir": ".", "save": {"every_steps": 5}, "stop": {"grace": "1s"}}
+    )
+    _, left = leave_alive(run)
+    newest = run.generations()[0].name
+    assert newest == f"step-{(HANG_AT - 1) // 5 * 5:09d}.a0001"
+
+    second = run.start()
+    assert second.wait() == 0, run.report()
+
+    assert not any(identity.alive() for identity in left)
+    assert not (run.folder / "two").exists(), "two attempts were alive at once"
+    (ended,) = run.records(journal.LEFTOVERS_ENDED)
+    assert {identity.pid for identity in left} <= set(ended.data["pids"])
+    assert [record.data["resume"] for record in run.records(journal.ATTEMPT_STARTED)] == [None, newest]
+    assert [line["step"] for line in run.history()] == list(range(1, STEPS + 1))
+    run.nothing_left()
+
+
+def test_what_a_survivor_still_saves_is_used(make_run: MakeRun) -> None:
+    """A trainer that outlived its supervisor behind a shell may save before it ends; the next attempt resumes there."""
+    command = ["bash", "-c", f"{shlex.join([*TRAINER, '--step-seconds', '0.1'])}; echo ended"]
+    run = make_run({"command": command, "save": {"every_steps": 1000}})
+    first = run.start()
+    first.until(lambda: (run.last_step() or 0) >= 3, "some steps")
+    reached = run.last_step() or 0
+    first.kill()
+    assert not run.generations()
+
+    second = run.start()
+    assert second.wait() == 0, run.report()
+
+    assert not (run.folder / "two").exists(), "two attempts were alive at once"
+    (_, again) = run.records(journal.ATTEMPT_STARTED)
+    assert again.data["step"] >= reached
+    assert [line["step"] for line in run.history()] == list(range(1, STEPS + 1))
+    run.nothing_left()
+
+
+def test_a_start_while_the_killed_ones_worker_is_being_ended_is_told_so(make_run: MakeRun) -> None:
+    """While one start ends what is left, a third one is told that the second has the run."""
+    run = make_run({"command": COMMANDS["a shell"], "save": {"every_steps": 5}, "stop": {"grace": "60s"}})
+    _, left = leave_alive(run)
+    second = run.start()
+    second.until(lambda: run.records(journal.LEFTOVERS_ENDED), "a start that ends what is left")
+    third = run.start()
+    assert third.wait() == 69, run.report()
+    assert f"process {second.pid} on" in third.output
+    assert not gone(left[0].pid)
+    assert run.attempts() == [1]
