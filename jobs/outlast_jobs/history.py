@@ -258,10 +258,8 @@ def _hold(state: _Replay, record: Record, by: str) -> Held:
 
 
 def _released(state: _Replay, record: Record) -> None:
-    # Whoever releases a run wants it tried again, so what was counted against it is forgotten.
     state.sick_steps.clear()
-    state.set(held=None, gave_up=None, step_back=None, next_resume=None)
-    state.set(counters=_mapping(record.data, "counters"))
+    state.values = state.values.released(_mapping(record.data, "counters"))
 
 
 def _done(state: _Replay, record: Record) -> None:

@@ -156,6 +156,18 @@ class History(msgspec.Struct, frozen=True):
     damage: tuple[str, ...] = ()
     """What of the journal could not be read; the generations themselves have the last word."""
 
+    def released(self, counters: Mapping[str, Any] | None = None) -> History:
+        """As after a release: who asks for one wants the run tried again, so what counts against it is gone."""
+        return msgspec.structs.replace(
+            self,
+            held=None,
+            gave_up=None,
+            step_back=None,
+            next_resume=None,
+            sick_steps=frozenset(),
+            counters=counters,
+        )
+
     @property
     def highest_attempt(self) -> int:
         """Of the journal alone: combine it with the run directory's, which a lost journal does not lower."""

@@ -69,6 +69,8 @@ def _supervise(options: RunOptions) -> int:
         }
         _refuse_done(known, digests)
         released = _refuse_held(known, digests, options)
+        if released:
+            known = known.released()
         created = run.create()
         for damage in known.damage:
             print(

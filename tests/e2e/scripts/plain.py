@@ -58,6 +58,7 @@ def main() -> None:
             ckpt.step(loss=1 / step, step=step)
     print(f"the sum is {summed.total}", flush=True)
     if Path("export-fails").exists():
+        Path("export-fails").unlink()
         raise OSError("no room for the export")
     Path("exported").write_text(str(summed.total))
 
