@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--steps", type=int, default=2000, help="optimizer updates")
+    add("--steps", type=int, default=1500, help="optimizer updates")
     add("--layers", type=int, default=2, help="transformer blocks")
     add("--width", type=int, default=128, help="features a position")
     add("--context", type=int, default=128, help="bytes a window")
@@ -86,6 +86,7 @@ def main() -> None:
             if step % args.eval_every == 0 and step < args.steps:
                 bits = held_out(ckpt, model, inputs[:512], targets[:512])
                 say(f"step {step}: {bits:.3f} bits per byte on the first {inputs[:512].numel():,} held out")
+                meter = Meter()  # evaluating took time, and trained nothing
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, object]]:
