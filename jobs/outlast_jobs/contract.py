@@ -27,6 +27,11 @@ class Env:
     ALLOW_RNG_LOSS = "OUTLAST_ALLOW_RNG_LOSS"  # "1" where a person asked for it
     CONFIG_SHA256 = "OUTLAST_CONFIG_SHA256"  # digest of command and environment as the job file gives them
     NOTIFY_SOCKET = "NOTIFY_SOCKET"  # systemd's own name; a datagram socket
+    # Set by `outlast prove` alone; the last three are heeded only beside the first
+    RECORD = "OUTLAST_RECORD"  # "proof": digests of all parts in each line of the metrics
+    STOP_AT = "OUTLAST_STOP_AT"  # step at which to seal the last generation and leave with 0
+    CUT = "OUTLAST_CUT"  # "SIGTERM@5,SIGKILL@7": signals that the trainer sends itself at these boundaries
+    LEAVE_OUT = "OUTLAST_LEAVE_OUT"  # a part that the restore leaves as a fresh start makes it
 
 
 class Field:
@@ -104,3 +109,4 @@ class Schema:
     METRICS = "outlast.metrics/1"
     REQUEST = "outlast.request/1"
     LOCK = "outlast.lock/1"
+    PROOF = "outlast.proof/1"

@@ -21,6 +21,7 @@ from outlast_worker.losses import loss_reading, reading
 from outlast_worker.metrics import RESERVED
 from outlast_worker.parts import Parts
 from outlast_worker.phases import phase_named
+from outlast_worker.proofing import Order, Proof
 from outlast_worker.rng import capture_rng_state, restore_rng_state, rng_digests
 from outlast_worker.saving import check_state
 from outlast_worker.sealing import Descriptions
@@ -61,8 +62,11 @@ class Checkpointer:
         self._entered = False
         context = RunContext.from_env()
         self._session: Session | None = None
+        self._proof: Proof | None = None
         if context is not None:
             self._session = Session(context, every_steps, every_seconds)
+            if (order := Order.from_env()) is not None:
+                self._proof = Proof(order, {**named, "data": data}, lambda: [self])
             self._read_generation(self._session)
             if model is not None and not self._groups:
                 say(
@@ -125,12 +129,12 @@ class Checkpointer:
             self._feed.start()
         # Right before the first batch is drawn: making the model, or the iterator, drew from the streams.
         self._state.restore_rng(allow_loss=self._rng_loss_allowed())
+        if self._proof is not None:
+            self._proof.starts(self.step_count, capture_rng_state())
         self._act()
         while self.step_count < total:
-            if accumulate == 1:
-                yield self._feed.draw()
-            else:
-                yield [self._feed.draw() for _ in range(accumulate)]
+            drawn = self._feed.draw() if accumulate == 1 else [self._feed.draw() for _ in range(accumulate)]
+            yield drawn if self._proof is None else self._proof.batch(drawn)
 
     def step(self, loss: Any = None, *, step: int | None = None, **fields: Any) -> None:
         """The boundary after a whole update and its scheduler step: report, save if due, stop if told.
@@ -160,7 +164,11 @@ class Checkpointer:
         self._ledger.add(record)
         if self._session is not None:
             self._session.stepped(state.step, self._total, self._ledger.last_loss)
+        if self._proof is not None:
+            self._ledger.flush()  # a cut may be a SIGKILL
+            self._proof.cut(state.step)
         self._act()
+        self._leave_proof()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -222,6 +230,8 @@ class Checkpointer:
         with session.reporting(0):
             loaded = session.load()
             if loaded is not None:
+                if self._proof is not None:
+                    self._proof.leave_out_extra(loaded.state)
                 self._state.restore_extra(loaded.state)
 
     def _attach(self, session: Session) -> None:
@@ -229,27 +239,32 @@ class Checkpointer:
         session.before_leaving = self._feed.close
         drift: list[str] = []
         if session.loaded is not None:
+            if self._proof is not None:
+                self._proof.leave_out(session.loaded.state, self._state.capture())
             self._state.restore_parts(session.loaded.state)
             drift = self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
         # What would be saved and never loaded again is said now, not at the first save or the next start.
         check_state(self._state.capture())
-        session.ready(
-            Descriptions(
-                fingerprint=fingerprint(),
-                code=code_identity(getattr(sys.modules.get("__main__"), "__file__", None)),
-                config={"sha256": session.context.config_sha256} if session.context.config_sha256 else {},
-                data=self._feed.identity(),
-            ),
-            drift,
+        what = Descriptions(
+            fingerprint=fingerprint(),
+            code=code_identity(getattr(sys.modules.get("__main__"), "__file__", None)),
+            config={"sha256": session.context.config_sha256} if session.context.config_sha256 else {},
+            data=self._feed.identity(),
         )
+        session.ready(what, drift)
         if session.metrics is not None:
             self._ledger.write = session.metrics.line
+            if self._proof is not None:
+                head = {"fingerprint": what.fingerprint, "code": what.code, "extra": bool(self.extra)}
+                self._proof.opened(session.metrics.line, head)
+                self._proof.starts(self.step_count, capture_rng_state())
         self._ledger.on_sick = session.sick
 
     def _act(self) -> None:
         """What this boundary asks for, under a supervisor."""
         if self._session is not None:
             finished = self._total is not None and self.step_count >= self._total
+            finished = finished or (self._proof is not None and self._proof.ends_at(self.step_count))
             decision = at_boundary(self._session.facts(self.step_count, finished=finished))
             if decision != GO_ON:
                 self._ledger.flush()  # the loss history of a generation reaches to its step
@@ -266,6 +281,8 @@ class Checkpointer:
         line: dict[str, Any] = {"t": time.time(), "epoch": self.epoch, "batch": self.batch_in_epoch}
         if self._digest_every > 0 and self.step_count % self._digest_every == 0:
             line["rng"] = rng_digests()
+        if self._proof is not None:
+            line["proof"] = self._proof.boundary(capture_rng_state())
         if ids and self._session is not None:
             line["ids"] = ids if self._session.context.record_ids else _ids_digest(ids)
         return line
@@ -290,7 +307,16 @@ class Checkpointer:
                 raise SystemExit(int(ExitCode.CANNOT_WRITE))
         session.done(step)
 
+    def _leave_proof(self) -> None:
+        """A proof run that reached its last step, which is sealed, ends here and not at the script's end."""
+        if self._session is not None and self._proof is not None and self._proof.ends_at(self.step_count):
+            self._proof.over = True
+            self._session.done(self.step_count)
+            raise SystemExit(0)
+
     def _broken(self, session: Session, error: BaseException) -> None:
+        if self._proof is not None and self._proof.over:
+            return
         with contextlib.suppress(Exception):  # a device that failed has no losses to give
             self._ledger.flush()
         if isinstance(error, SystemExit) and error.code in _OWN_EXITS:

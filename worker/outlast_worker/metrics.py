@@ -11,7 +11,9 @@ from typing import Any
 
 from outlast_jobs.contract import Schema
 
-RESERVED = frozenset({"step", "loss", "lr", "t", "rng", "epoch", "batch", "ids", "schema", "attempt"})
+RESERVED = frozenset(
+    {"step", "loss", "lr", "t", "rng", "epoch", "batch", "ids", "schema", "attempt", "proof", "start"}
+)
 """Keys of a line that a script's own fields may not take."""
 
 
