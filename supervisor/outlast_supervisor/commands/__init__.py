@@ -27,7 +27,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "jobs": ("jobs", "jobs", "List the jobs that ship with outlast."),
     "schema": ("schema", "schema", "Print the JSON Schema of the job file, for editors."),
     "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
-    "prove": ("later", "prove", "Not yet: prove that a resumed run is the same run."),
+    "prove": ("prove", "prove", "Show that a resumed run is the run, and that forgetting would be noticed."),
     "doctor": ("later", "doctor", "Not yet: check the machine before the run."),
     "drill": ("later", "drill", "Not yet: attack a job and check the promises."),
     "slurm": ("later", "slurm", "Not yet: what Slurm needs for a job."),

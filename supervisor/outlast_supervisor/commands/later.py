@@ -18,7 +18,6 @@ def _later(name: str) -> click.Command:
     return command
 
 
-prove = _later("prove")
 doctor = _later("doctor")
 drill = _later("drill")
 slurm = _later("slurm")

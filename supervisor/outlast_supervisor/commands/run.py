@@ -15,7 +15,7 @@ from outlast_supervisor.options import RunOptions
 _AFTER = "outlast.after"
 
 
-class _Run(click.Command):
+class TakesRest(click.Command):
     """Everything after `--` is the worker's, and is not looked at."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -25,6 +25,14 @@ class _Run(click.Command):
             args = args[:cut]
         return super().parse_args(ctx, args)
 
+
+def rest_of(ctx: click.Context) -> tuple[str, ...]:
+    """What came after `--`."""
+    found: tuple[str, ...] = ctx.meta.get(_AFTER, ())
+    return found
+
+
+class _Run(TakesRest):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Jobs that ship with outlast"):
             formatter.write_text(", ".join(shipped_jobs()) or "none")
@@ -57,7 +65,7 @@ def run(ctx: click.Context, /, job: str | None, run_dir: str | None, as_json: bo
     after -- are appended to its command. Without JOB, what follows -- is the command to run.
     """
     asked = _job(ctx, job, run_dir)
-    extra = ctx.meta.get(_AFTER, ()) if job is not None else ()
+    extra = rest_of(ctx) if job is not None else ()
     options = RunOptions(job=asked, extra=extra, **flags)
     from outlast_supervisor.supervise import supervise
 
@@ -68,7 +76,7 @@ def run(ctx: click.Context, /, job: str | None, run_dir: str | None, as_json: bo
 
 
 def _job(ctx: click.Context, job: str | None, run_dir: str | None) -> Job:
-    after: tuple[str, ...] = ctx.meta.get(_AFTER, ())
+    after = rest_of(ctx)
     if job is not None:
         return load_job(resolve_job(job), run_dir=run_dir, extra=after)
     if not after:
