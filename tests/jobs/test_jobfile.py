@@ -186,7 +186,7 @@ def test_a_job_file_may_be_a_symbolic_link(tmp_path: Path) -> None:
 def test_shipped_jobs_run_where_the_person_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shipped job is found by name, brings its own folder, and keeps its run in the current directory."""
     monkeypatch.chdir(tmp_path)
-    assert set(shipped_jobs()) == {"bytelm", "toy"}
+    assert set(shipped_jobs()) == {"bytelm", "proof24", "toy"}
     for name, file in shipped_jobs().items():
         assert resolve_job(name) == file
         job = load_job(file)
@@ -215,7 +215,7 @@ def test_an_unknown_job_names_the_shipped_ones(tmp_path: Path, monkeypatch: pyte
         resolve_job("bytelmm")
     assert str(caught.value) == (
         "bytelmm: there is no such job file, and the jobs that ship with outlast are "
-        '"bytelm" or "toy"; did you mean "bytelm"?'
+        '"bytelm", "proof24" or "toy"; did you mean "bytelm"?'
     )
     for name in ("", "\0", "a" * 5000):
         with pytest.raises(JobFileError, match="there is no such job file"):

@@ -597,9 +597,9 @@ def test_stop_of_a_done_run_changes_nothing(run: RunDirectory, capsys: pytest.Ca
 def test_jobs_schema_and_new(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The shipped jobs by name, the schema as JSON, a new job that is never written over."""
     assert invoke(["jobs"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["bytelm", "toy"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["bytelm", "proof24", "toy"]
     assert invoke(["jobs", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[1]["name"] == "toy"
+    assert json.loads(capsys.readouterr().out)[2]["name"] == "toy"
     assert invoke(["schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "outlast job file"
     assert invoke(["new", "mine"]) == 0
