@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the protocol is one of the CPU; before torch is loaded
 
 import numpy as np
 import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the protocol is one of the CPU; nothing has asked for a device yet
 
 ROWS, BATCH, STEPS, CUT = 24, 4, 10, 5
 SEED = 24
