@@ -76,9 +76,9 @@ def publish(
     """Put a checkpoint at ``path``, durably. At each moment the old or the new one is there and valid."""
     make_folder(path.parent)
     temporary = temporary_name(path)
-    written = durable.write_file(temporary, chunks, progress=progress)
-    new, beside = Digest(written.sha256, written.bytes), digest_file(path)
     try:
+        written = durable.write_file(temporary, chunks, progress=progress)
+        new, beside = Digest(written.sha256, written.bytes), digest_file(path)
         # Both digests before the file, the new one alone after it: either file is named at each moment.
         durable.replace_file(beside, encode(path.name, (new, *_valid_now(path))))
         os.replace(temporary, path)

@@ -28,8 +28,8 @@ def atomic_save(payload: Any, path: str | os.PathLike[str]) -> Written:
     with serialized(loadable(payload)) as chunks:
         make_folder(target.parent)
         temporary = temporary_name(target)
-        written = durable.write_file(temporary, chunks)
         try:
+            written = durable.write_file(temporary, chunks)
             os.replace(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)

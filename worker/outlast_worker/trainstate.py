@@ -69,7 +69,7 @@ def restore(
     """
     state = _train_state(tree)
     named = _named(model, optimizer, scheduler, more)
-    trees = _with_names(tree["parts"], tree["kinds"], named)
+    trees = _completed(tree["parts"], tree["kinds"], named)
     _refuse_misfits(trees, named)
     Parts(named).restore(trees, tree["kinds"])
     if restore_rng:
@@ -111,16 +111,25 @@ def _named(model: Any, optimizer: Any, scheduler: Any, more: Mapping[str, Any] |
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _with_names(
+def _completed(
     trees: Mapping[str, Any], kinds: Mapping[str, str], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Older files do not name an optimizer's parameters; there the script's own order has to be trusted."""
+    """What older files and older versions of torch did not record of an optimizer, taken from the script's.
+
+    That is the order of the parameters, and options that torch had not yet, which are at their defaults.
+    """
     modules = {name: value for name, value in named.items() if isinstance(value, torch.nn.Module)}
     result = dict(trees)
     for name, optimizer in named.items():
         tree = trees.get(name)
-        if kinds.get(name) == OPTIMIZER and isinstance(tree, dict) and NAMES not in tree:
-            result[name] = {**tree, NAMES: parameter_names(optimizer, modules)}
+        if kinds.get(name) != OPTIMIZER or not isinstance(tree, dict) or "param_groups" not in tree:
+            continue
+        names = tree[NAMES] if NAMES in tree else parameter_names(optimizer, modules)
+        groups = tree["param_groups"]
+        if len(groups) == len(optimizer.param_groups):
+            pairs = zip(groups, optimizer.param_groups, strict=True)
+            groups = [{**{k: v for k, v in live.items() if k not in saved}, **saved} for saved, live in pairs]
+        result[name] = {**tree, "param_groups": groups, NAMES: names}
     return result
 
 
