@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def as_tensor(text: bytes) -> Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def split_windows(text: bytes, context: int) -> Sequence[Tensor]:
+def split_windows(text: bytes, context: int) -> tuple[Tensor, Tensor]:
     """Inputs and next bytes of each whole window of a text: two tensors of one row a window."""
     whole = as_tensor(text).long()
     rows = (len(whole) - 1) // context

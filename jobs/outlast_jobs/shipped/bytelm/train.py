@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
     add("--eval-every", type=int, default=250, help="steps between evaluations")
     add("--log-every", type=int, default=50, help="steps between lines")
     add("--limit", type=int, default=LIMIT, help="bytes of text at most")
-    add("--sample", type=int, default=600, help="bytes of the sample at the end")
+    add("--sample", type=int, default=400, help="bytes of the sample at the end")
     add("--seed", type=int, default=1, help="seed of weights, order, dropout and sample")
     return parser.parse_args()
 
@@ -56,7 +56,8 @@ def main() -> None:
     torch.manual_seed(args.seed)
 
     corpus = read_corpus(limit=args.limit)
-    inputs, targets = split_windows(corpus.held_out, args.context)
+    # Every other window tells as much, in half the time.
+    inputs, targets = (rows[::2] for rows in split_windows(corpus.held_out, args.context))
     baseline = bigram.bits_per_byte(bigram.fit(as_tensor(corpus.train)), inputs, targets)
     say(f"corpus: {len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out")
     say(f"bigram: {baseline:.3f} bits per byte held out")
@@ -84,8 +85,8 @@ def main() -> None:
                 write_sample(model, pen, args.sample)
             ckpt.step(loss=loss)  # the boundary: saves when due or asked, ends when told to
             if step % args.eval_every == 0 and step < args.steps:
-                bits = held_out(ckpt, model, inputs[:512], targets[:512])
-                say(f"step {step}: {bits:.3f} bits per byte on the first {inputs[:512].numel():,} held out")
+                bits = held_out(ckpt, model, inputs[::4], targets[::4])
+                say(f"step {step}: {bits:.3f} bits per byte held out, on a quarter of it")
                 meter = Meter()  # evaluating took time, and trained nothing
 
 
