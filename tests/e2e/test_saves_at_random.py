@@ -1,0 +1,48 @@
+"""Saves at random instants: each is the state of a boundary, whatever the signal interrupted."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+from tests.e2e.conftest import MakeRun
+from tests.e2e.harness import kill
+from tests.e2e.reference import STEPS, Reference, pause, toy
+
+SAVES = 200
+GAP = 0.012
+"""Seconds between a save and the next signal at most: within a step or two."""
+
+
+def test_two_hundred_saves_are_states_of_the_undisturbed_run(
+    make_run: MakeRun, reference: Reference, instants: random.Random
+) -> None:
+    """Each of 200 saves at random instants is the state that the undisturbed run had at that boundary."""
+    run = make_run(toy(save={"every_steps": 10 * STEPS}, keep={"last": 10 * STEPS}))
+    supervisor = run.start()
+    run.until_step(1)
+    [attached] = run.records("attempt_attached")
+    trainer = attached.data["pid"]
+    checkpoints = run.directory.checkpoints
+    begun = time.monotonic()
+    asked = 0
+    while asked < SAVES and supervisor.running():
+        sealed = len(list(checkpoints.glob("step-*")))
+        pause(instants.uniform(0, GAP))
+        kill(trainer, signal.SIGUSR1)
+        if instants.random() < 0.2:  # one more, perhaps in the middle of the save, which may mean another
+            pause(instants.uniform(0, GAP))
+            kill(trainer, signal.SIGUSR1)
+        asked += 1
+        supervisor.until(
+            lambda n=sealed: len(list(checkpoints.glob("step-*"))) > n or not supervisor.running(), "a save"
+        )
+    print(f"{asked} saves in {time.monotonic() - begun:.1f} s, at step {run.last_step()}")
+    assert supervisor.wait() == 0, run.report()
+    findings = run.verified()
+    on_request = [f for f in findings if f.index and f.index.reason == "asked for"]
+    assert len(on_request) >= SAVES, f"only {len(on_request)} saves before the run ended\n{run.report()}"
+    for finding in findings:
+        reference.hold_state(finding)
+    reference.hold_end(run)
