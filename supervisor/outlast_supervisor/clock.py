@@ -22,11 +22,11 @@ class Clocks:
         return moved if abs(moved) >= JUMP_SECONDS else 0.0
 
 
-def stood_still(wanted_wake: float | None, before_sleep: float, after: float, told: bool) -> float:
+def stood_still(wanted_wake: float | None, before_sleep: float, after: float) -> float:
     """Seconds that this process did not run although it was due to wake.
 
-    ``wanted_wake`` is when the sleep was to end at the latest; ``told`` says that an event ended it (then
-    nothing can be said, unless it ended after the time at which it should have ended anyway).
+    ``wanted_wake`` is when the sleep was to end at the latest, ``after`` when it did. A standstill that ended
+    before it was due to wake cannot be told from sleep, and does no harm.
     """
     if wanted_wake is None:
         return 0.0

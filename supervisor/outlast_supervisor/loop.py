@@ -120,9 +120,9 @@ class Loop:
         timeout = None if wanted is None else max(0.0, wanted - before)
         ready = self.selector.select(timeout)
         after = time.monotonic()
-        if stood_still(wanted, before, after, bool(ready)):
-            self.on_pause(after - before)
-            self.post(ev.Paused(after - before))
+        if late := stood_still(wanted, before, after):
+            self.on_pause(late)
+            self.post(ev.Paused(late))
         if jumped := self._clocks.jump(time.time(), after):
             self.on_jump(jumped)
         # messages come before deaths: the last words of a trainer are in the socket when its end is told

@@ -12,20 +12,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from outlast_worker import Checkpointer
 
 
 class Sum:
     """A part of the state: the sum over all steps. It does not load where the file `poison` names its step."""
 
-    def __init__(self) -> None:
+    def __init__(self, ballast: int) -> None:
         self.step = self.total = 0
+        self.ballast = torch.ones(ballast, dtype=torch.uint8)
 
     def add(self, step: int) -> None:
         self.step, self.total = step, self.total + step
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "total": self.total}
+        return {"step": self.step, "total": self.total, "ballast": self.ballast}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         poison = Path("poison")
@@ -40,11 +43,12 @@ def main() -> None:
     parser.add_argument("--seconds", default="0.002", help="of each step; of several, one after the other")
     parser.add_argument("--fail-in", default="", help="the step in which attempt 1, 2, … raises")
     parser.add_argument("--digest-every", type=int, default=1)
+    parser.add_argument("--ballast", type=int, default=0, help="bytes by which each save is larger")
     args = parser.parse_args()
     failing = dict(enumerate(map(int, filter(None, args.fail_in.split(","))), start=1))
     fail_in = failing.get(int(os.environ["OUTLAST_ATTEMPT"]))
 
-    summed = Sum()
+    summed = Sum(args.ballast)
     ckpt = Checkpointer(model=None, summed=summed, digest_every=args.digest_every)
     with ckpt:
         for seconds in itertools.cycle(map(float, args.seconds.split(","))):
@@ -55,7 +59,7 @@ def main() -> None:
                 raise RuntimeError(f"step {step} fails")
             time.sleep(seconds)
             summed.add(step)
-            ckpt.step(loss=1 / step, step=step)
+            ckpt.step(loss=1 / step, step=step, mono=time.monotonic())
     print(f"the sum is {summed.total}", flush=True)
     if Path("export-fails").exists():
         Path("export-fails").unlink()
