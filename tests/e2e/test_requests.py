@@ -1,0 +1,103 @@
+"""What a person asks of a running job is done, and answered in the journal; what cannot be done is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.e2e.conftest import MakeRun
+from tests.e2e.faulty import ends, plain, resumed
+from tests.e2e.harness import Run
+
+from outlast_jobs.contract import ExitCode
+from outlast_jobs.history import read_history
+from outlast_jobs.requests import write_request
+
+
+def ask(run: Run, verb: str, *args: str) -> str:
+    """Ask through the command line; its answer."""
+    found = run.cli(verb, str(run.directory.path), *args)
+    assert found.code == 0, f"{found}\n{run.report()}"
+    return found.out.strip()
+
+
+def reasons(run: Run) -> dict[str, str]:
+    return {f.path.name: f.index.reason for f in run.findings()}
+
+
+def newest_verified(run: Run, other_than: str | None = None) -> str:
+    """Wait until a further generation was read back, and name it."""
+    found = run.until_status(lambda s: s["verified"] not in (None, other_than), "a verified generation")
+    return str(found["verified"])
+
+
+def test_requests_are_carried_out_and_answered(make_run: MakeRun) -> None:
+    """save, pin, reload, restart, stop, and what nobody knows: each is done or refused, and answered."""
+    job = plain(steps=100_000, seconds=0.01, save={"every_steps": 1_000_000}, keep={"last": 1})
+    run = make_run(job)
+    first = run.start()
+    run.until_step(5)
+
+    said = ask(run, "save")
+    kept = newest_verified(run)
+    assert said == f"saved {kept}"
+    assert reasons(run) == {kept: "asked for"}
+
+    dance = write_request(run.directory, "dance", {}, "ann")
+    answer = run.until(lambda: read_history(run.directory).answers.get(dance), "an answer")
+    assert (answer.ok, answer.text) == (False, 'nothing is known to do for "dance"')
+
+    assert ask(run, "pin") == f"pinned {kept}: it is kept until it is unpinned"
+    refused = run.cli("pin", str(run.directory.path), "step-000000001.a0099")
+    assert refused.code == 1
+    assert 'there is no generation "step-000000001.a0099"' in refused.err
+    second = ask(run, "save").removeprefix("saved ")
+    newest_verified(run, kept)
+    third = ask(run, "save").removeprefix("saved ")
+    run.until(lambda: second not in [p.name for p in run.generations()], "the pruning of the second")
+    assert [p.name for p in run.generations()] == [third, kept], "keep: last 1, and the one that is pinned"
+    assert ask(run, "pin", kept, "--remove") == f"unpinned {kept}"
+
+    sooner: dict[str, Any] = {**job, "save": {"every_seconds": "1s"}}
+    run.write_job({**sooner, "save": {"evry_seconds": "1s"}})
+    refused = run.cli("reload", str(run.directory.path))
+    assert refused.code == 1
+    assert "the old job stays" in refused.err
+    assert "every_seconds" in refused.err
+    run.write_job(sooner)
+    assert ask(run, "reload").startswith("read again")
+    by_itself = newest_verified(run, third)
+    assert reasons(run)[by_itself] == "asked for", "the supervisor asks a worker that does not know better"
+    run.until(lambda: kept not in [p.name for p in run.generations()], "the pruning of what is not pinned")
+
+    assert ask(run, "restart") == "saving and starting again"
+    first.until(lambda: run.attempts() == [1, 2], "a second attempt")
+    run.until_step(1, attempt=2)
+    assert resumed(run)[1] == f"step-{run.metrics(1)[-1]['step']:09d}.a0001", "no step was lost"
+    own = first.until(lambda: [r for r in reasons(run).values() if r.startswith("every ")], "a save")
+    assert own[0] in ("every 0.25 s for the first save after a restart", "every 1 s")
+
+    assert ask(run, "stop") == "stopped; the run is held"
+    assert first.wait() == ExitCode.HELD, run.report()
+    assert [end["outcome"] for end in ends(run)] == ["saved", "saved"]
+    asked = [record.data["verb"] for record in run.records("request")]
+    verbs = ["save", "dance", "pin", "pin", "save", "save", "unpin", "reload", "reload", "restart", "stop"]
+    assert asked == verbs
+    answers = read_history(run.directory).answers
+    assert {record.data["id"] for record in run.records("request")} == set(answers)
+    assert list(run.directory.requests.iterdir()) == [], "what is answered is taken away"
+
+    nobody = run.cli("save", str(run.directory.path))
+    assert nobody.code == 1
+    assert "no supervisor has this run" in nobody.err
+    run.nothing_left()
+
+
+def test_a_save_that_nobody_answers_is_answered_when_the_attempt_ends(make_run: MakeRun) -> None:
+    """Whoever asks for a save that never comes is told so, and is not left to wait."""
+    run = make_run(plain("--fail-in", 2, steps=3, seconds=3) | {"restart": {"never_on": [1]}})
+    first = run.start()
+    run.until_step(1)
+    request = write_request(run.directory, "save", {}, "ann")
+    assert first.wait() == ExitCode.HELD, run.report()
+    answer = read_history(run.directory).answers[request]
+    assert (answer.ok, answer.text) == (False, "the attempt ended before a save")
