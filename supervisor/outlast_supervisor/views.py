@@ -29,6 +29,7 @@ class Facts:
     held: str | None = None  # from the journal, where there is no snapshot
     done: bool = False
     attempts: int = 0
+    proof: tuple[str, ...] = ()  # what is to be said of the run's proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ def _notes(status: Mapping[str, Any], facts: Facts) -> tuple[str, ...]:
     warnings = get("warnings")
     if isinstance(warnings, (list, tuple)):
         found.extend(str(text) for text in warnings)
+    found.extend(facts.proof)
     if facts.log_bytes >= LARGE_LOG:
         found.append(
             f"the logs take {format_size(facts.log_bytes)}; "

@@ -164,6 +164,12 @@ class Proof:
             "kinds": kinds,
             "tensors": tensors,
             "places": places(rng),
+            "lr": [
+                float(group["lr"])
+                for part in self._parts.values()
+                if isinstance(part, torch.optim.Optimizer)
+                for group in part.param_groups
+            ],
             "strays": {stray.shown: digest for stray in strays if (digest := _stray_digest(stray))},
             "stray_kinds": {stray.shown: stray.kind for stray in strays},
         }

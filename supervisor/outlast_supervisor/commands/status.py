@@ -81,7 +81,7 @@ def _show(
 
 
 def _facts(run: RunDirectory, found: dict[str, Any] | None) -> views.Facts:
-    facts = views.Facts(time.time(), supervisor_alive(run, found), _log_bytes(run))
+    facts = views.Facts(time.time(), supervisor_alive(run, found), _log_bytes(run), proof=_proof(run))
     return facts if found is not None else _from_journal(run, facts)
 
 
@@ -98,6 +98,15 @@ def _from_journal(run: RunDirectory, facts: views.Facts) -> views.Facts:
     return dataclasses.replace(
         facts, held=held, done=history.done is not None, attempts=len(history.attempts)
     )
+
+
+def _proof(run: RunDirectory) -> tuple[str, ...]:
+    """What is to be said of the run's proof; most runs have none."""
+    if not run.proof.is_dir():
+        return ()
+    from outlast_supervisor.prove.stale import proof_notes
+
+    return tuple(proof_notes(run))
 
 
 def _log_bytes(run: RunDirectory) -> int:

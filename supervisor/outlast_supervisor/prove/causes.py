@@ -68,6 +68,8 @@ def _at_restore(case: Case) -> str:
     found = case.found
     if found.thing == "unregistered":
         return _unregistered(case)
+    if found.thing == "lr":
+        return _rate(case)
     if found.thing == "rng":
         return (
             f"the {found.name} stream was not where it was saved when training began: something drew from it "
@@ -232,7 +234,7 @@ def _stood_there(case: Case) -> int | None:
 def _rate(case: Case) -> str:
     step = case.found.step
     scheduler = _stray_of(case, "scheduler")
-    if scheduler:
+    if scheduler and _was_set_back(case):
         return (
             f"the scheduler {scheduler!r} was made after the optimizer was restored and set its rate back; "
             "make it before the Checkpointer, and pass it as scheduler=…"
@@ -247,7 +249,19 @@ def _rate(case: Case) -> str:
             f"step {step} had the rate of step 1: it was set back after the restore, as a scheduler does that "
             "is made later, or the scheduler is not registered; make it before, and pass it as scheduler=…"
         )
+    if scheduler:
+        return (
+            f"the script uses the scheduler {scheduler!r}, which was never registered and so counts from "
+            "nothing after the cut; pass it to the Checkpointer as scheduler=…"
+        )
+    if case.found.at_restore:
+        return "the rate was set between the restore and the first step of the resumed process"
     return "the rate was changed after the restore, or what computes it has a state that is not registered"
+
+
+def _was_set_back(case: Case) -> bool:
+    """Whether the rate was wrong before the first update after the restore."""
+    return case.found.at_restore or case.found.step == case.got.restored_step + 1
 
 
 def _rates(track: Track, step: int) -> Any:

@@ -58,8 +58,9 @@ class Divergence:
         else:
             when = f"step {self.step}"
         if self.thing in ("ids", "lr", "loss", "counters"):
-            by = f", by {self.amount!r}" if self.amount is not None and self.thing != "ids" else ""
-            return f"{when}: {self.what} is {shown(self.new)} and not {shown(self.old)}{by}"
+            by = f", by {self.amount!r}" if self.amount is not None and self.thing in ("lr", "loss") else ""
+            verb = "are" if self.thing in ("ids", "counters") else "is"
+            return f"{when}: {self.what} {verb} {shown(self.new)} and not {shown(self.old)}{by}"
         return f"{when}: {self.what} differs"
 
 
@@ -125,12 +126,19 @@ def shown(value: Any) -> str:
 
 def _made(step: int, found: list[Found], *, at_restore: bool) -> Divergence:
     first, *rest = found
-    also = dict.fromkeys(f"{WORDS[f.thing]} {f.name}".rstrip() for f in rest)
-    return Divergence(step, at_restore, first.thing, first.name, first.old, first.new, tuple(also))
+    named: dict[str, list[str]] = {}
+    for item in rest:
+        named.setdefault(WORDS[item.thing], []).append(item.name)
+    also = tuple(
+        f"{words} {names[0]}".rstrip() + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        for words, names in named.items()
+    )
+    return Divergence(step, at_restore, first.thing, first.name, first.old, first.new, also)
 
 
 def _at_restore(saved: Record, start: Record) -> Iterator[Found]:
     """What a training found otherwise than it was saved. The data show themselves in the first batch."""
+    yield from _value("lr", saved.get("lr"), start.get("lr"))
     yield from _differing("part", saved, start, "parts", without="data")
     yield from _differing("rng", saved, start, "places")
     yield from _differing("unregistered", saved, start, "strays")

@@ -26,6 +26,7 @@ from .verdicts import (
     Whole,
     control_verdict,
     flow_word,
+    not_needed,
     rows_of,
     whole,
 )
@@ -112,7 +113,9 @@ class Prover:
             cuts, more = plan.choose_cuts(reference.steps)
             notes += more
             flows = self._cut_flows(cuts)
-        controls = self._controls(flows)
+        asked = self._controls(flows)
+        idle = {f.part: not_needed(f.part, reference, f.cut or 0, self._idle) for f in asked}
+        controls = [flow for flow in asked if idle[flow.part] is None]
         shown = [flow for flow in flows if plan.wanted(flow, options.only)]
         self._run(
             [
@@ -123,7 +126,7 @@ class Prover:
         )
         verdicts = [self._repeat_verdict(flow) for flow in repeats]
         verdicts += [self._flow_verdict(flow) for flow in shown]
-        told = [self._control_verdict(flow, flows[0]) for flow in controls]
+        told = [idle[flow.part] or self._control_verdict(flow, flows[0]) for flow in asked]
         return self._made(began, cuts, notes, verdicts, told)
 
     def _cut_flows(self, cuts: Sequence[Cut]) -> list[Flow]:

@@ -113,16 +113,20 @@ def flow_word(rows: Sequence[Row], first: Divergence | None) -> FlowWord:
     return "within tolerance" if WITHIN in found else "exact"
 
 
+def not_needed(part: str, expected: Track, cut: int, idle: frozenset[str]) -> ControlVerdict | None:
+    """The verdict on a generator that nobody draws from after the cut: it needs no run."""
+    if _stream(part) in idle or _undrawn(part, expected, cut):
+        return ControlVerdict(part, "not needed", "this job never draws from it after the cut")
+    return None
+
+
 def control_verdict(
     part: str, expected: Track, got: Track, saved: Record, idle: frozenset[str]
 ) -> ControlVerdict:
     """Whether leaving a part out was noticed, and if not, whether it could be."""
-    stream = part.removeprefix(RNG) if part.startswith(RNG) else ""
-    if stream in idle or _undrawn(part, expected, got.restored_step):
-        return ControlVerdict(part, "not needed", "this job never draws from it after the cut")
     found = first_divergence(expected, got, saved=saved, idle=idle)
     if found is None:
-        if _as_fresh(part, stream, saved, got):
+        if _as_fresh(part, saved, got):
             return ControlVerdict(part, "not needed", "at the cut it is as a fresh start makes it")
         return ControlVerdict(part, "not noticed", "nothing that is compared differs without it")
     trained = training_differs(expected, got, idle)
@@ -195,6 +199,11 @@ def _part(
     return Row(name, WITHIN if within else DIVERGED, largest, f"at {where}" if where else "")
 
 
+def _stream(part: str) -> str:
+    """The random stream that a part's name means, or empty."""
+    return part.removeprefix(RNG) if part.startswith(RNG) else ""
+
+
 def _undrawn(part: str, expected: Track, cut: int) -> bool:
     """Whether a registered generator stays where it is from the cut on."""
     records = [expected.record(step) for step in expected.steps if step >= cut]
@@ -203,9 +212,9 @@ def _undrawn(part: str, expected: Track, cut: int) -> bool:
     return len({record.get("parts", {}).get(part) for record in records}) == 1
 
 
-def _as_fresh(part: str, stream: str, saved: Record, got: Track) -> bool:
+def _as_fresh(part: str, saved: Record, got: Track) -> bool:
     """Whether what was left out began just as it had been saved."""
-    start = got.record(got.restored_step)
+    start, stream = got.record(got.restored_step), _stream(part)
     key, name = ("places", stream) if stream else ("parts", part)
     before, after = saved.get(key, {}).get(name), start.get(key, {}).get(name)
     return before is not None and before == after

@@ -1,6 +1,6 @@
 """Stands for a trainer that a warm process forks: passes on everything, and ends as the trainer ended.
 
-    python -S warm_start.py SCRIPT ARGUMENTS…      (with the server's address in WARM_ADDRESS)
+python -S warm_start.py SCRIPT ARGUMENTS…      (with the server's address in WARM_ADDRESS)
 """
 
 import json
