@@ -48,6 +48,15 @@ def _numbered(count: int) -> dict[str, bytes]:
     return {f"m{number:03d}.py": b"%03d\n" % number for number in range(count)}
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As the job itself: on a busy machine threads of a model this small only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 # --- the corpus ---
 
 
