@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +21,9 @@ _PIECE = 8 << 20  # small enough that progress moves and a cancel is heard, larg
 _MAX_DEPTH = 64
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
+
+
+T = TypeVar("T")
 
 
 class Hasher(Protocol):
@@ -71,9 +74,13 @@ def write_file(
             os.fsync(fd)
     except BaseException:
         _quietly(os.unlink, path)
+        _quietly(os.close, fd)
         raise
-    finally:
-        os.close(fd)
+    try:
+        os.close(fd)  # a network file system may say only here that the bytes did not arrive
+    except OSError:
+        _quietly(os.unlink, path)
+        raise
     return Written(total, digest.hexdigest())
 
 
@@ -270,8 +277,8 @@ def _unique() -> str:
     return os.urandom(6).hex()
 
 
-def _quietly(call: Callable[[Path], None], path: Path) -> None:
+def _quietly(call: Callable[[T], None], what: T) -> None:
     try:
-        call(path)
+        call(what)
     except OSError:
         pass  # the failure that is already on its way says more

@@ -95,6 +95,25 @@ def test_a_failed_write_leaves_nothing(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_failing_close_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose close fails did not arrive: no part of it stays, under its name or a temporary one."""
+    real = os.close
+
+    def failing(fd: int) -> None:
+        regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        real(fd)
+        if regular:
+            raise OSError(errno.EDQUOT, "disk quota exceeded")
+
+    monkeypatch.setattr(os, "close", failing)
+    with pytest.raises(OSError, match="quota"):
+        durable.write_file(tmp_path / "file", b"data")
+    with pytest.raises(OSError, match="quota"):
+        durable.replace_file(tmp_path / "other", b"data")
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_source_that_raises_leaves_nothing(tmp_path: Path) -> None:
     """When the chunks or the progress fail, the part is gone and the error is theirs."""
 
