@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from outlast_jobs import cadence
 from outlast_jobs import events as journal
-from outlast_jobs.contract import Phase
+from outlast_jobs.contract import ExitWord, Phase
 
 from . import events as ev
 from .actions import (
@@ -31,6 +31,7 @@ from .states import Choosing, Ending, Ledger, Live, Running, Starting, State, St
 KILL_AFTER = 2.0  # from TERM to all until KILL to all
 ASK_SLACK = 1.0  # a worker that is this late with a save is not asked yet
 SAVES_KEPT = 20
+AFTERWARDS = "after the training"  # no phase of training tells how long an export may take
 LOOK_PATIENCE = 30.0  # seconds after which a worker is judged without a word from its disk
 
 Step = tuple[State, tuple[Action, ...]]
@@ -91,6 +92,11 @@ def fit_times(live: Live, grace: float) -> tuple[float, float]:
     unknown = grace / (2 * cadence.DOUBLED)
     step, save = step_longest(live), save_p95(live)
     return (unknown if step is None else step), (unknown if save is None else save)
+
+
+def watched_phase(live: Live) -> str:
+    """What the worker's silence is measured by."""
+    return AFTERWARDS if ExitWord.DONE in live.words else live.phase
 
 
 def ask_allowance(live: Live) -> float:

@@ -11,7 +11,7 @@ from outlast_jobs.contract import Phase
 from . import events as ev
 from .actions import Action, Hook, Note, Say, SignalTrainers
 from .policy import Context
-from .rules_live import LOOK_PATIENCE, ask_allowance, look, steps_overdue, take_in
+from .rules_live import LOOK_PATIENCE, ask_allowance, look, steps_overdue, take_in, watched_phase
 from .states import Live, Running, Starting, State, Stopping
 
 STACKS_SECONDS = 1.0  # for the dump of all stacks to reach the log before TERM goes
@@ -59,11 +59,12 @@ def _judge(state: Running, ctx: Context) -> Step:
 
 
 def _hang(live: Live, ctx: Context) -> hang.Hung | None:
-    return hang.hung(live.phase, ctx.now - live.progress_at, live.times, ctx.policy.hang_min, live.attached)
+    silent = ctx.now - live.progress_at
+    return hang.hung(watched_phase(live), silent, live.times, ctx.policy.hang_min, live.attached)
 
 
 def _overdue(live: Live, ctx: Context) -> cadence.Ask | cadence.Violation | None:
-    if live.phase == Phase.SAVE:
+    if live.phase == Phase.SAVE or live.words:  # after its last word it saves no more
         return None
     return cadence.overdue(ctx.now, live.sealed_at, live.asked_at, ctx.policy.save, ask_allowance(live))
 

@@ -6,7 +6,7 @@ from outlast_jobs import cadence, hang
 from outlast_jobs.contract import Phase
 
 from .policy import Policy
-from .rules_live import LOOK_PATIENCE, ask_allowance, fit_times
+from .rules_live import LOOK_PATIENCE, ask_allowance, fit_times, watched_phase
 from .states import (
     Choosing,
     Clearing,
@@ -68,8 +68,10 @@ def _deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> flo
 def _running_due(live: Live, policy: Policy, now: float) -> tuple[float | None, float | None]:
     if live.look_at is not None:
         return live.look_at + LOOK_PATIENCE, None
-    limit = hang.limit(live.phase, live.times, policy.hang_min, live.attached)
+    limit = hang.limit(watched_phase(live), live.times, policy.hang_min, live.attached)
     hung_at = None if limit is None else live.progress_at + limit
+    if live.words:
+        return hung_at, None
     if live.phase == Phase.SAVE:
         return hung_at, None if policy.save.every_seconds is None else now + RECHECK
     return hung_at, cadence.overdue_at(live.sealed_at, live.asked_at, policy.save, ask_allowance(live))

@@ -356,6 +356,21 @@ def judged(state: State, found: ev.Looked, now: float) -> tuple[State, tuple[act
     return decide(state, found, context(now))
 
 
+def test_what_follows_the_training_is_not_measured_by_its_steps() -> None:
+    """After its last word a worker is asked for no save, and has three times the least limit to end."""
+    times = live().times
+    for _ in range(30):
+        times = times.seen("train", 0.1)
+    state: State = running(times=times, progress_at=0.0, sealed_at=0.0)
+    state, _ = decide(state, ev.Said("done"), context(1.0))
+    assert next_due(state, policy(), 2.0) == 1801.0
+    assert decide(state, ev.Tick(), context(1800.0)) == (state, ())
+    state, actions = decide(state, ev.Tick(), context(1801.0))
+    assert actions == (act.Look(1),)
+    state, _ = decide(state, NOTHING_NEW, context(1801.0))
+    assert isinstance(state, Stopping)
+
+
 def test_steps_on_disk_are_signs_of_life() -> None:
     """A worker whose messages are lost is not hung while its metrics grow, and is when they do not."""
     state: State = running(progress_at=0.0, sealed_at=1800.0, step=5)
