@@ -73,4 +73,6 @@ def _state_and_start(pid: int) -> tuple[str, int]:
     stat = Path(f"/proc/{pid}/stat").read_bytes()
     # Field 2, the command's name, may hold blanks and parentheses: count from its last one.
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return fields[0].decode("ascii"), int(fields[19])
+    state = fields[0].decode("ascii")
+    # A first thread that ended before the others looks like a zombie, and the process goes on without it.
+    return "S" if state in _DEAD_STATES and int(fields[17]) > 1 else state, int(fields[19])

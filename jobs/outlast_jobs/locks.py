@@ -85,6 +85,13 @@ class RunLock:
         """Renew the lease where there is one. False: it was lost; stop, and write nothing more."""
         return self._lease.renew() if self._lease else True
 
+    def is_named(self) -> bool | None:
+        """Whether the run directory still names the lock that we hold; None where it names none at all."""
+        try:
+            return os.path.samestat(os.stat(self._run.lock, follow_symlinks=False), os.fstat(self._fd))
+        except FileNotFoundError:
+            return None
+
     def release(self) -> None:
         """Let the next one in; no error where nothing is held."""
         if self._fd < 0:

@@ -122,6 +122,7 @@ class Exit(Struct, frozen=True):
 
     code: int
     reason: str
+    at_once: bool = False  # without waiting for hooks, helpers and the journal
 
 
 Action = (

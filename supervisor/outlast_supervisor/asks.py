@@ -6,33 +6,36 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from outlast_jobs import events as journal
-from outlast_jobs.generation import GenerationName
-from outlast_jobs.jobfile import Job, JobFileError, command_digest, job_digest, load_job
+from outlast_jobs.jobfile import Job, JobFileError, load_job
 from outlast_jobs.requests import Request
 
+from . import chores, processes
 from . import events as ev
-from . import processes
 from .carry import Carrier
 from .launch import Launcher, policy_of
 from .loop import Loop
-from .startup import code_digest, write_job
+from .startup import digests_of, write_job
 
 SIGNALS = (
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
+    signal.SIGQUIT,
     signal.SIGUSR1,
     signal.SIGUSR2,
     signal.SIGTSTP,
     signal.SIGCONT,
 )
-_POLITELY_IGNORED = (signal.SIGHUP, signal.SIGINT)  # nohup and a shell's "&" ask for that, and are obeyed
+# nohup and a shell's "&" ask for that, and are obeyed
+_POLITELY_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 
 class Asks:
@@ -44,6 +47,7 @@ class Asks:
         self._seen: set[str] = set()
         self._interrupts = 0
         self._terminal = _has_terminal()
+        self.on_adopted: Callable[[Job], None] = lambda job: None
 
     # -- signals -------------------------------------------------------------------------------------------
 
@@ -55,26 +59,30 @@ class Asks:
         return (named | {s.value for s in SIGNALS}) - ignored
 
     def signal(self, number: int) -> None:
-        """A signal came."""
+        """A signal came. What the job file says of it counts before what it means by itself."""
         name = signal.Signals(number).name
-        signals = self._launcher.job.signals
-        if number == signal.SIGTSTP:
-            self._stand_still()
-        elif number == signal.SIGINT:
+        signals = self._launcher.signals or self._launcher.job.signals
+        if number == signal.SIGINT:
             self._interrupts += 1
             self._loop.post(ev.Notice(name) if self._interrupts == 1 else ev.StopNow(f"a second {name}"))
-        elif number == signal.SIGTERM or name == signals.stop:
+        elif name == signals.stop:
             self._loop.post(ev.Notice(name))
-        elif number == signal.SIGUSR1 or name == signals.save:
+        elif name == signals.save:
+            self._loop.post(ev.Warned(name))
+        elif name == signals.stacks:
+            self._carrier.signal_trainers("stacks")
+        elif number == signal.SIGTSTP:
+            self._stand_still()
+        elif number in (signal.SIGTERM, signal.SIGQUIT):
+            self._loop.post(ev.Notice(name))
+        elif number == signal.SIGUSR1:
             self._loop.post(ev.Warned(name))
         elif number == signal.SIGHUP:
             self._loop.post(ev.Notice(name)) if self._terminal else self._reload(name, "")
-        elif name == signals.stacks:
-            self._carrier.signal_trainers("stacks")
 
     def _stand_still(self) -> None:
         """The terminal asks to stop: the worker stops with us, and no watchdog counts the time."""
-        left = processes.of_this_supervisor(())
+        left = processes.of_this_supervisor()
         for process in left.all:
             processes.send(process, signal.SIGSTOP)
         before = time.monotonic()
@@ -82,6 +90,7 @@ class Asks:
         for process in left.all:
             processes.send(process, signal.SIGCONT)
         seconds = time.monotonic() - before
+        self._carrier.journaler.stood_still(seconds)
         self._carrier.note(journal.PAUSED, {"seconds": round(seconds, 3)})
         self._loop.post(ev.Paused(seconds))
 
@@ -114,47 +123,82 @@ class Asks:
     def _pin(self, request: Request) -> None:
         state, desk = self._loop.state, self._carrier.desk
         name = str(request.args.get("generation") or (state.ledger.verified if state else ""))
-        if GenerationName.parse(name) is None or not (desk.run.checkpoints / name).is_dir():
+        if request.verb == "pin":
+            desk.pinned.add(name)  # before anything may be pruned
+        self._carrier.chores.submit("pinned", lambda: (request, name, chores.is_generation(desk, name)))
+
+    def pinned(self, found: tuple[Request, str, bool]) -> None:
+        """It was looked whether there is a generation of that name."""
+        request, name, there = found
+        pinned = self._carrier.desk.pinned
+        if request.verb == "unpin" or not there:
+            pinned.discard(name)
+        if not there:
             self._carrier.answer(request.id, False, f'there is no generation "{name}" in this run')
         elif request.verb == "pin":
-            desk.pinned.add(name)
             self._carrier.note(journal.PINNED, {"generation": name})
             self._carrier.answer(request.id, True, f"pinned {name}: it is kept until it is unpinned")
         else:
-            desk.pinned.discard(name)
             self._carrier.note(journal.UNPINNED, {"generation": name})
             self._carrier.answer(request.id, True, f"unpinned {name}")
 
     def _reload(self, source: str, request: str) -> None:
-        """Cadence, keep, hang and stop count at once, the command from the next start on."""
-        old = self._launcher.job
+        """Cadence, keep, hang, stop and hooks count at once, the command from the next start on."""
+        old, extra = self._launcher.job, self._launcher.extra
         if old.source is None:
-            self._carrier.answer(request, False, "this run has no job file to read again")
+            self._refuse(request, "this run has no job file to read again")
             return
-        try:
-            fresh = load_job(Path(old.source), run_dir=old.run_dir, extra=self._launcher.extra)
-        except (JobFileError, OSError) as error:
-            self._carrier.tell(f"the job file is not taken, the old one stays: {error}", "error")
-            self._carrier.answer(request, False, f"the old job stays: {error}")
+        # the job file may lie on a file system that hangs
+        self._carrier.chores.submit("reload", lambda: _read_again(old, extra, source, request))
+
+    def reloaded(self, read: Reloaded) -> None:
+        """The job file was read again, or could not be."""
+        if read.job is None:
+            self._refuse(read.request, f"the job file is not taken, the old one stays: {read.error}")
             return
-        self._adopt(fresh)
-        changes = [f"read again for {source}"]
+        self._adopt(read.job, read.digests)
+        changes = [f"read again for {read.source}"]
         self._carrier.note(journal.JOB_CHANGED, {**self.digests, "changes": changes})
-        self._carrier.tell(f"the job file was read again ({source})", "info")
-        self._carrier.answer(request, True, "read again; a changed command counts from the next start on")
+        self._carrier.tell(f"the job file was read again ({read.source})", "info")
+        self._carrier.answer(
+            read.request, True, "read again; a changed command counts from the next start on"
+        )
         self._loop.post(ev.Tick())
 
-    def _adopt(self, fresh: Job) -> None:
-        # the place of a run does not change while it runs
-        fresh = msgspec.structs.replace(fresh, run_dir=self._launcher.job.run_dir)
+    def _refuse(self, request: str, why: str) -> None:
+        self._carrier.tell(why, "error")
+        self._carrier.answer(request, False, why)
+
+    def _adopt(self, fresh: Job, digests: dict[str, str]) -> None:
         self._launcher.job = fresh
         self._loop.policy = policy_of(fresh, self._launcher)
-        self.digests.update(
-            job_digest=job_digest(fresh), command_digest=command_digest(fresh), code_digest=code_digest(fresh)
-        )
-        self._launcher.config_sha256 = self.digests["command_digest"]
+        self._loop.heed(self.numbers())
+        self.digests.update(digests)
+        self._launcher.config_sha256 = digests["command_digest"]
         desk = self._carrier.desk
         self._carrier.chores.submit("quiet", lambda: write_job(desk.run, fresh))
+        self.on_adopted(fresh)
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """What came of reading the job file again."""
+
+    source: str
+    request: str
+    job: Job | None
+    digests: dict[str, str]
+    error: str
+
+
+def _read_again(old: Job, extra: tuple[str, ...], source: str, request: str) -> Reloaded:
+    try:
+        fresh = load_job(Path(old.source or ""), run_dir=old.run_dir, extra=extra)
+        # the place of a run does not change while it runs
+        fresh = msgspec.structs.replace(fresh, run_dir=old.run_dir)
+        return Reloaded(source, request, fresh, digests_of(fresh), "")
+    except (JobFileError, OSError, ValueError, RecursionError) as error:
+        return Reloaded(source, request, None, {}, str(error))
 
 
 def _has_terminal() -> bool:

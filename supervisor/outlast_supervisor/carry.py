@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -11,18 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast_jobs import events as journal
+from outlast_jobs.contract import Env
 from outlast_jobs.locks import is_busy
 from outlast_jobs.requests import remove_request
+from outlast_jobs.rundir import RunDirectory
 
 from . import actions as act
-from . import chores, processes
+from . import chores, linux, processes
 from . import events as ev
 from .choosing import choose
 from .chores import Desk
 from .helper import Helper
 from .hooks import Hooks
 from .journaler import Journaler
-from .launch import Launcher
+from .launch import Launcher, Opened
 from .loop import Loop
 from .states import Clearing, Ending, State
 
@@ -39,11 +43,13 @@ class Carrier:
     journaler: Journaler
     launcher: Launcher
     chores: Helper
+    pulse: Helper  # for what is short: nothing of it may wait for a long chore
     verifier: Helper
     hooks: Hooks
     tell: Callable[[str, str], None]
-    finish: Callable[[int, str], None]
+    finish: Callable[[int, str, bool], None]
     note_data: Callable[[str, dict[str, Any]], dict[str, Any]]
+    former: tuple[RunDirectory, str] | None = None  # the run that --fresh took the place of, and its id
     worker_pid: int = 0
     _queue: deque[tuple[int, act.Action]] = field(default_factory=deque)
     _last_note: int = 0
@@ -57,6 +63,8 @@ class Carrier:
                 self.note(action.event, dict(action.data))
             elif isinstance(action, act.Choose) and not self._setting_aside():
                 self._do(action)  # it journals by itself what it renames, so it need not wait for the past
+            elif isinstance(action, act.Exit) and action.at_once:
+                self._do(action)
             elif isinstance(action, _AFTER_JOURNAL):
                 self._queue.append((self._last_note, action))
             else:
@@ -97,10 +105,10 @@ class Carrier:
             case act.EndLeftovers(how):
                 self._leftovers(how)
             case act.Choose():
-                job, forced = self.launcher.job, self.launcher.take_forced()
-                self.chores.submit("event", lambda: choose(self.desk, job, action, forced))
+                job, forced = self.launcher.job, self.launcher.forced
+                self.chores.submit("chosen", lambda: choose(self.desk, job, action, forced))
             case act.Spawn(attempt, chosen, cause):
-                self._spawn(attempt, chosen, cause)
+                self.pulse.submit("opened", lambda: self.launcher.open(attempt, chosen, cause))
             case act.SignalTrainers(role):
                 self.signal_trainers(role)
             case act.SignalWorker(role):
@@ -109,7 +117,7 @@ class Carrier:
                 self._signal_all(how)
             case act.Examine(attempt):
                 self.loop.trainers.clear()
-                self.chores.submit("event", lambda: chores.examine(self.desk, attempt))
+                self.chores.submit("examined", lambda: chores.examine(self.desk, attempt))
             case act.Look(attempt):
                 self.chores.submit("event", lambda: chores.look(self.desk, attempt))
             case act.Verify(name):
@@ -126,8 +134,8 @@ class Carrier:
                 self.answer(request, ok, text)
             case act.Hook(name, reason):
                 self._hook(name, reason)
-            case act.Exit(code, reason):
-                self.finish(code, reason)
+            case act.Exit(code, reason, at_once):
+                self.finish(code, reason, at_once)
             case act.Note():
                 self.note(action.event, dict(action.data))
 
@@ -142,16 +150,22 @@ class Carrier:
         self._prune_waits = False  # first: what is wished for from here on may be of a newer generation
         return chores.prune(self.desk, self.launcher.job, self._resumed_from)
 
-    def _spawn(self, attempt: int, chosen: ev.Chosen, cause: str) -> None:
-        self.loop.intake.expect(self.desk.run_id, attempt)
-        try:
-            worker = self.launcher.launch(attempt, chosen, cause, self.loop.notify.path)
-        except OSError as error:
-            self.loop.post(
-                ev.SpawnFailed(f"{error.strerror or error}: {error.filename or self.launcher.job.command[0]}")
-            )
+    def opened(self, opened: Opened | None, error: BaseException | None) -> None:
+        """The files of the next attempt are open, or cannot be."""
+        worker = None
+        if opened is not None:
+            self.loop.intake.expect(self.desk.run_id, opened.attempt)
+            if opened.told:
+                self.tell(opened.told, "warning")
+            try:
+                worker = self.launcher.launch(opened, self.loop.notify.path)
+            except (OSError, ValueError, subprocess.SubprocessError) as failure:
+                error = failure
+        if worker is None:
+            self.loop.post(ev.SpawnFailed(_told(error, self.launcher.job.command[0])))
             return
         self.worker_pid = worker.pid
+        self.loop.intake.know(worker)
         self.loop.post(ev.Spawned(worker))
 
     def signal_trainers(self, role: str) -> None:
@@ -159,7 +173,10 @@ class Carrier:
         number = self.launcher.signal_of(role)
         for identity, fd in list(self.loop.trainers.by_pid.values()):
             try:
-                signal.pidfd_send_signal(fd, number)
+                if fd >= 0:
+                    linux.pidfd_send_signal(fd, number)
+                else:
+                    processes.send(identity, number)
             except OSError:
                 self.tell(f"trainer {identity.pid} is gone", "debug")
         if role != "save":
@@ -173,9 +190,12 @@ class Carrier:
                 processes.set_going(self._own())
 
     def _signal_all(self, how: str) -> None:
-        left = processes.of_this_supervisor(self.hooks.pids)
+        left = self._own()
         if how == "kill":
             processes.end(left, "kill", spare_shielded=True)
+            if self.worker_pid:  # whatever was overlooked: all else can be seen once it is gone
+                os.kill(self.worker_pid, signal.SIGKILL)
+            self._tell_unkillable(left)
             return
         for process in left.all:
             processes.send(process, signal.SIGTERM)
@@ -183,30 +203,46 @@ class Carrier:
 
     def _leftovers(self, how: str) -> None:
         """Look for what is left, signal it, and report."""
-        clearing = isinstance(self.loop.state, Clearing) or self.loop.state is None
-        left = processes.of_run(self.desk.run_id, self.hooks.pids) if clearing else self._own()
+        if isinstance(self.loop.state, Clearing):
+            self.pulse.submit("cleared", lambda: self._clear(how))
+            return
+        left = self._own()
         if how != "look":
             # a trainer that still saves needs its loader processes
-            processes.end(left, how, spare_shielded=clearing or bool(self.loop.trainers.by_pid))
-            stuck = processes.unkillable(left)
-            if how == "kill" and stuck:
-                self.tell(
-                    f"waiting for pids {stuck}: they hang in the kernel (a dead file system?)", "warning"
-                )
-        busy = clearing and not left and self._alive_is_held()
-        if left or busy:
-            self.loop.post(ev.LeftoversRemain(tuple(p.pid for p in left.all)))
-        else:
-            self.loop.post(ev.LeftoversGone())
+            spare = bool(self.loop.trainers.by_pid)
+            processes.end(left, how, spare, self.launcher.signal_of("stop"))
+            if how == "kill":
+                self._tell_unkillable(left)
+        self.loop.post(ev.LeftoversRemain(tuple(p.pid for p in left.all)) if left else ev.LeftoversGone())
+
+    def _clear(self, how: str) -> ev.LeftoversRemain | ev.LeftoversGone:
+        """The same for earlier attempts; from a helper, since it opens files of the run directory."""
+        runs = {self.desk.run_id: self.desk.run}
+        if self.former is not None:
+            runs[self.former[1]] = self.former[0]
+        left = processes.of_any(runs)
+        busy = [run for run in runs.values() if _alive_is_held(run)] if not left else []
+        for run in busy:  # somebody without our marks in its environment
+            with contextlib.suppress(OSError):
+                left = left or processes.holding(run.alive)
+        if how != "look":
+            processes.end(left, how, True, self.launcher.signal_of("stop"))
+        return ev.LeftoversRemain(tuple(p.pid for p in left.all)) if left or busy else ev.LeftoversGone()
+
+    def _tell_unkillable(self, left: processes.Survivors) -> None:
+        if stuck := processes.unkillable(left):
+            self.tell(f"waiting for pids {stuck}: they hang in the kernel (a dead file system?)", "warning")
 
     def _own(self) -> processes.Survivors:
-        return processes.of_this_supervisor(self.hooks.pids)
+        return processes.of_this_supervisor(self._stranger)
 
-    def _alive_is_held(self) -> bool:
-        try:
-            return bool(is_busy(self.desk.run))
-        except OSError:
+    def _stranger(self, pid: int) -> bool:
+        """Whether a child of ours belongs to no attempt."""
+        if pid == self.worker_pid:
             return False
+        if os.getpid() == 1 and not processes.carries(pid, f"{Env.RUN_ID}={self.desk.run_id}".encode()):
+            return True  # the first process is given all orphans: of a shell in the same container, say
+        return self.hooks.theirs(pid)
 
     def _hook(self, name: str, reason: str) -> None:
         try:
@@ -214,3 +250,16 @@ class Carrier:
                 self.note(journal.HOOK, {"name": name, "code": None})
         except OSError as error:
             self.tell(f"cannot run the hook {name}: {error}", "warning")
+
+
+def _alive_is_held(run: RunDirectory) -> bool:
+    try:
+        return bool(is_busy(run))
+    except OSError:
+        return False
+
+
+def _told(error: BaseException | None, program: str) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}: {error.filename or program}"
+    return f"{error}: {program}"

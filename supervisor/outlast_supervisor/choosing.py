@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from outlast_jobs import events as journal
@@ -33,7 +34,13 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
         if not isinstance(found, ev.Chosen):
             return found
     except (OSError, Fenced) as error:
-        return ev.ChooseFailed(f"cannot look at or claim the checkpoints: {error}", "")
+        gone = not os.path.lexists(desk.run.path)
+        what = (
+            f'the run directory "{desk.run.path}" is gone'
+            if gone
+            else "cannot look at or claim the checkpoints"
+        )
+        return ev.ChooseFailed(f"{what}: {error}", "", gone)
     replay_until = furthest_step(desk, attempt)
     return ev.Chosen(attempt, found.name, found.path, found.step, found.own, found.why, replay_until)
 

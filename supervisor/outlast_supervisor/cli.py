@@ -1,10 +1,12 @@
-"""The console command. Nothing is imported up here: a signal that comes while `run` loads must be kept."""
+"""The console command. Next to nothing is imported here: a signal that comes while `run` loads must be kept."""
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    _have_streams()
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     if words[:1] == ["run"]:
         from outlast_supervisor import early
@@ -13,6 +15,18 @@ def main() -> None:
     from outlast_supervisor.commands import invoke
 
     sys.exit(invoke(sys.argv[1:]))
+
+
+def _have_streams() -> None:
+    """Open what the caller has closed (`>&-`): a run's lock must not become anybody's standard output."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
+            os.set_inheritable(opened, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 if __name__ == "__main__":

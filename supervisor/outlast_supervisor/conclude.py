@@ -33,6 +33,14 @@ def hold_by_person(ledger: Ledger, after: tuple[Action, ...] = ()) -> Step:
     )
 
 
+def to_hold(ledger: Ledger, event: ev.StopAsked) -> tuple[Ledger, tuple[Action, ...]]:
+    """A person asks for a stop while something is under way; a second one has the first one's answer."""
+    if ledger.holding:
+        answer = Answer(event.request, True, f"being stopped already, by {ledger.holding}")
+        return ledger, (answer,) if event.request else ()
+    return replace(ledger, holding=event.source, stop_request=event.request), ()
+
+
 def conclude(
     ledger: Ledger,
     ending: Ending | None,
@@ -54,7 +62,7 @@ def conclude(
     resume = action.resume if isinstance(action, restart.Again) else "newest"
     ledger = replace(ledger, counters=counters, resume=resume)
     live = ending.live if ending else None
-    step = max(live.step, examined.last_step) if live and examined else 0
+    step = max(live.step, examined.last_step if examined else 0) if live else 0
     note = Note(
         journal.ATTEMPT_ENDED,
         {
@@ -80,6 +88,8 @@ def conclude(
             before = (*before, SetAside(name, reason))
     if ending and ending.why == "audit" and isinstance(action, restart.Again):
         action = restart.GiveUp(f"the replay differs: {ending.detail}")
+    if ledger.gone and not isinstance(action, restart.Done):
+        return _finish(ledger, ExitCode.CANNOT_WRITE, ledger.gone, before)
     return _order(ledger, action, ctx, before, examined)
 
 

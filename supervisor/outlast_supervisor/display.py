@@ -13,7 +13,7 @@ from outlast_jobs.jobfile import Job
 from outlast_jobs.rundir import RunDirectory
 
 from . import chores
-from .helper import Helper
+from .helper import Helper, bounded
 from .journaler import Journaler
 from .launch import Launcher
 from .loop import Loop
@@ -24,7 +24,9 @@ from .states import Launching, Running, Starting, Stopping
 
 STATUS_EVERY = 30.0  # seconds between two snapshots while nothing changes
 STATUS_LEAST = 0.5  # and the least between two while much does
-STUCK = 30.0  # seconds; verifying a large generation may well take some
+STUCK = 30.0  # seconds for something that takes milliseconds
+LOOK_AGAIN = 5.0  # seconds between two looks at a write of the status that does not end
+LAST_WAIT = 3.0  # seconds for the very last snapshot
 _KEPT = ("step", "total", "loss", "last_save")  # what stays true when no worker runs
 LIVE_EVERY = 0.25  # on a terminal, where a person watches
 
@@ -43,6 +45,8 @@ class Display:
         self._started = time.time()
         self._shown: tuple[Any, ...] | None = None
         self._written_at = 0.0
+        self._looked_at = 0.0
+        self._beaten_at = 0.0
         self._drawn_at = 0.0
         self._steps: deque[tuple[float, int]] = deque(maxlen=64)
         self._attempt = 0
@@ -61,12 +65,15 @@ class Display:
 
     def next_due(self) -> float:
         """When to show again."""
-        due = self._written_at + STATUS_EVERY
+        due = self._write_due()
+        if self.writing:  # it may take for ever, and the loop must not turn meanwhile
+            due = max(due, self._looked_at + LOOK_AGAIN)
         if self._manager.watchdog_seconds is not None:
-            due = min(due, self._written_at + self._manager.watchdog_seconds / 3)
-        if self._key() != self._shown:
-            due = min(due, self._written_at + STATUS_LEAST)
+            due = min(due, self._beaten_at + self._manager.watchdog_seconds / 3)
         return due
+
+    def _write_due(self) -> float:
+        return self._written_at + (STATUS_LEAST if self._key() != self._shown else STATUS_EVERY)
 
     def show(self, now: float, helper: Helper, journaler: Journaler) -> None:
         """Show what changed, as often as is useful."""
@@ -75,7 +82,12 @@ class Display:
             self._told_stuck = not self._told_stuck
             said = "does not answer: waiting for its file system" if self._told_stuck else "answers again"
             self.tell(f"the run directory {said}", "warning")
-        if now >= self.next_due() and not self.writing:
+        self._looked_at = now
+        beat = self._manager.watchdog_seconds
+        if beat is not None and now >= self._beaten_at + beat / 3:
+            self._beaten_at = now  # the loop lives, whatever the disk does
+            self._manager.tell("WATCHDOG=1")
+        if now >= self._write_due() and not self.writing:
             view = self._write(now, journaler)
             self.writing = True
             job, attempt = self._launcher.job, int(view.get("attempt") or 0)
@@ -84,13 +96,17 @@ class Display:
             self._drawn_at = now
             self._progress.update(self._view(now, journaler))
 
-    def last(self, journaler: Journaler) -> None:
-        """The snapshot that stays when the supervisor is gone."""
+    def last(self, journaler: Journaler, *, write: bool) -> None:
+        """The snapshot that stays when the supervisor is gone; a dead disk must not hold the end."""
         self._manager.tell("STOPPING=1")
         view = self._write(time.monotonic(), journaler)
-        if not journaler.unjournaled:  # a dead disk must not hold the end
+
+        def leave() -> None:
             with contextlib.suppress(OSError):
                 self._run.write_status(view)
+
+        if write:
+            bounded(leave, LAST_WAIT)
         if self._progress is not None:
             self._progress.close()
 
@@ -100,7 +116,7 @@ class Display:
         if self._progress is not None:
             self._progress.update(view)
         line = f"attempt {view.get('attempt')}: {view.get('state')}, step {view.get('step')}"
-        self._manager.tell(f"READY=1\nWATCHDOG=1\nSTATUS={line}")
+        self._manager.tell(f"READY=1\nSTATUS={line}")
         return view
 
     def _chore(self, view: dict[str, Any], job: Job, attempt: int) -> None:

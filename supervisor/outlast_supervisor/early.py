@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType
 
 pending: list[int] = []
@@ -16,6 +17,8 @@ _KEPT = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_LOOK = 0.1  # seconds: a signal ends no sleep
 _MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # nohup, and a shell's `&`, ask for that
 
 
@@ -29,6 +32,24 @@ def install() -> None:
         if number in _MAY_BE_IGNORED and signal.getsignal(number) is signal.SIG_IGN:
             continue
         signal.signal(number, _keep)
+    # whoever started us may have them blocked, and exec keeps that
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _KEPT)
+
+
+def stop_wanted() -> bool:
+    """Whether one of them asks this process to end."""
+    return any(number in _STOPS for number in pending)
+
+
+def wait(seconds: float) -> bool:
+    """Let time pass before there is a loop; False where a signal wants this process to end before."""
+    deadline = time.monotonic() + seconds
+    while not stop_wanted():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return True
+        time.sleep(min(left, _LOOK))
+    return False
 
 
 def drain() -> list[int]:

@@ -51,12 +51,19 @@ class ChooseFailed(Struct, frozen=True):
 
     reason: str
     unreadable: str  # name of a generation that could not be looked at, or empty
+    gone: bool = False  # there is no run directory any more
 
 
 class Spawned(Struct, frozen=True):
     """The worker runs."""
 
     worker: ProcessIdentity
+
+
+class RunGone(Struct, frozen=True):
+    """The run directory was moved, removed or replaced, so another supervisor can have its place."""
+
+    reason: str
 
 
 class SpawnFailed(Struct, frozen=True):
@@ -251,6 +258,7 @@ Event = (
     | ChooseFailed
     | Spawned
     | SpawnFailed
+    | RunGone
     | Attached
     | Reported
     | Saving

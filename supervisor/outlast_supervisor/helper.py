@@ -23,7 +23,9 @@ class Helper:
         self._deliver = deliver
         self._nice = nice
         self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]]] = queue.SimpleQueue()
-        self._pending = 0
+        self._submitted = 0
+        self._delivered = 0
+        self._lock = threading.Lock()
         self._since: float | None = None
         # daemonic: a thread stuck in a dead file system must not keep the process from ending
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -32,7 +34,8 @@ class Helper:
     @property
     def pending(self) -> int:
         """Jobs handed in whose result was not delivered yet."""
-        return self._pending
+        with self._lock:
+            return self._submitted - self._delivered
 
     def stuck(self, now: float) -> float:
         """Seconds for which the present job has been at it, 0 where there is none."""
@@ -41,7 +44,8 @@ class Helper:
 
     def submit(self, tag: str, job: Callable[[], Any]) -> None:
         """Hand in a job; its result comes through ``deliver`` under this tag."""
-        self._pending += 1
+        with self._lock:
+            self._submitted += 1
         self._jobs.put((tag, job))
 
     def _work(self) -> None:
@@ -57,5 +61,20 @@ class Helper:
             except Exception as caught:
                 error = caught
             self._since = None
-            self._pending -= 1
+            with self._lock:
+                self._delivered += 1
             self._deliver(tag, result, error)
+
+
+def bounded(job: Callable[[], object], seconds: float) -> bool:
+    """Do something that may hang, and go on without it after a while; whether it ended in time."""
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            job()
+        finally:
+            ended.set()
+
+    threading.Thread(target=work, name="bounded", daemon=True).start()
+    return ended.wait(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import selectors
@@ -15,6 +16,7 @@ from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.restart import Failure
 
 from . import events as ev
+from . import linux
 from .notify import Message
 from .processes import carries
 
@@ -24,7 +26,10 @@ _MAX_SENDERS = 4096  # a worker that forks without end must not fill our memory
 
 @dataclass
 class Trainers:
-    """The attached trainers of the running attempt, each pinned by a pidfd that tells of its end."""
+    """The attached trainers of the running attempt, each pinned by a pidfd that tells of its end.
+
+    The descriptor is -1 where the kernel has no pidfds: then deaths of children are when to look.
+    """
 
     selector: selectors.BaseSelector
     by_pid: dict[int, tuple[ProcessIdentity, int]] = field(default_factory=dict)
@@ -33,30 +38,40 @@ class Trainers:
         """Pin a trainer; False where it is known already or gone."""
         if identity.pid in self.by_pid:
             return False
-        try:
-            fd = os.pidfd_open(identity.pid)
-        except OSError:
-            return False
-        if ProcessIdentity.of(identity.pid) != identity:
-            os.close(fd)
+        fd = -1
+        with contextlib.suppress(OSError):
+            fd = linux.pidfd_open(identity.pid)
+        if not identity.alive():
+            _close(fd)
             return False
         self.by_pid[identity.pid] = (identity, fd)
-        self.selector.register(fd, selectors.EVENT_READ, ("trainer", identity.pid))
+        if fd >= 0:
+            self.selector.register(fd, selectors.EVENT_READ, ("trainer", identity.pid))
         return True
+
+    def unpinned_gone(self) -> list[int]:
+        """Those without a pidfd that have ended."""
+        return [pid for pid, (identity, fd) in self.by_pid.items() if fd < 0 and not identity.alive()]
 
     def gone(self, pid: int) -> ProcessIdentity | None:
         """Forget a trainer whose pidfd became readable."""
         known = self.by_pid.pop(pid, None)
         if known is None:
             return None
-        self.selector.unregister(known[1])
-        os.close(known[1])
+        if known[1] >= 0:
+            self.selector.unregister(known[1])
+            _close(known[1])
         return known[0]
 
     def clear(self) -> None:
         """Forget all of them: the attempt is over."""
         for pid in list(self.by_pid):
             self.gone(pid)
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)
 
 
 class Intake:
@@ -67,12 +82,18 @@ class Intake:
         self._complain = complain
         self._markers: tuple[bytes, bytes] | None = None
         self._known: dict[int, ProcessIdentity] = {}
+        self._told: set[ProcessIdentity] = set()  # trainers whose attach was told
         self._strangers = 0
 
     def expect(self, run_id: str, attempt: int) -> None:
         """From now on only processes of this attempt are heard."""
         self._markers = (f"{Env.RUN_ID}={run_id}".encode(), f"{Env.ATTEMPT}={attempt}".encode())
         self._known.clear()
+        self._told.clear()
+
+    def know(self, worker: ProcessIdentity) -> None:
+        """The first process of the attempt: its words count also when it is dead before they are read."""
+        self._known[worker.pid] = worker
 
     def events(self, message: Message) -> list[ev.Event]:
         """What a message says, in an order that keeps facts before last words."""
@@ -90,8 +111,9 @@ class Intake:
 
     def _sender(self, pid: int) -> ProcessIdentity | None:
         """The identity of a process of this attempt; None for any other."""
-        known = self._known.get(pid)
-        if known is not None:  # dead by now or not: a datagram that it sent before is still its own
+        known, now = self._known.get(pid), ProcessIdentity.of(pid)
+        # dead by now or not: a datagram that it sent before is still its own, unless another has its pid now
+        if known is not None and (now is None or now == known):
             return known
         if self._markers is None or not all(carries(pid, marker) for marker in self._markers):
             self._strangers += 1
@@ -100,10 +122,9 @@ class Intake:
                     f"passed over {self._strangers} notifications of processes that are not this attempt's"
                 )
             return None
-        identity = ProcessIdentity.of(pid)
-        if identity is not None and len(self._known) < _MAX_SENDERS:
-            self._known[pid] = identity
-        return identity
+        if now is not None and len(self._known) < _MAX_SENDERS:
+            self._known[pid] = now
+        return now
 
     def _attach(self, sender: ProcessIdentity, fields: Mapping[str, str], step: int | None) -> list[ev.Event]:
         protocol = fields.get(Field.PROTOCOL, PROTOCOL)
@@ -113,11 +134,14 @@ class Intake:
                     f"the worker speaks protocol {protocol}, this outlast {PROTOCOL}: install one version"
                 )
             ]
-        if not self._trainers.attach(sender):
+        if sender in self._told or len(self._told) >= _MAX_SENDERS:
             return []
+        self._told.add(sender)
+        # one that was quicker than we were has ended by now, and was a trainer all the same
+        gone = [] if self._trainers.attach(sender) else [ev.TrainerGone(sender)]
         at = (step or 0) if Field.READY in fields else None
         restored = fields.get(Field.RESTORED) or None
-        return [ev.Attached(sender, _count(fields.get(Field.RANK)) or 0, at, restored)]
+        return [ev.Attached(sender, _count(fields.get(Field.RANK)) or 0, at, restored), *gone]
 
 
 def _facts(fields: Mapping[str, str], step: int | None) -> list[ev.Event]:

@@ -60,7 +60,18 @@ class Journaler:
         """From a helper: hand over a record and wait until it is on disk, or for as long as anyone waits."""
         number = self.note(event, data)
         with self._changed:
-            self._changed.wait_for(lambda: self._synced >= number, timeout=PATIENCE)
+            while not self.settled(number):
+                self._changed.wait(max(0.01, self._patience()))
+
+    def stood_still(self, seconds: float) -> None:
+        """Time did not pass for us, and so not for a write that is under way."""
+        with self._lock:
+            if self._oldest_at is not None:
+                self._oldest_at += seconds
+
+    def _patience(self) -> float:
+        """Seconds until nobody waits for the journal any more."""
+        return 0.0 if self._oldest_at is None else max(0.0, self._oldest_at + PATIENCE - self._clock())
 
     def settled(self, number: int) -> bool:
         """Whether a record is on disk, or was waited for long enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -19,6 +20,19 @@ from outlast_jobs.rundir import RunDirectory
 from . import spawn
 from .events import Chosen
 from .policy import Policy
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The files of an attempt that is about to be started."""
+
+    attempt: int
+    chosen: Chosen
+    log_fd: int
+    alive_fd: int
+    told: str  # what is wrong with them, or empty
 
 
 @dataclass
@@ -39,11 +53,6 @@ class Launcher:
     save_seconds: float | None = None  # measured cost of a save
     mean_up_seconds: float | None = None  # measured time from start to failure
 
-    def take_forced(self) -> str | None:
-        """The generation that a person named; it counts for one start."""
-        forced, self.forced = self.forced, None
-        return forced
-
     def signal_of(self, role: str) -> int:
         """The signal that the job file gives a role."""
         signals = self.signals or self.job.signals
@@ -56,27 +65,46 @@ class Launcher:
             return cadence.auto_interval(self.save_seconds, self.mean_up_seconds, self.job.save.between)
         return self.job.save.every_seconds
 
-    def launch(self, attempt: int, chosen: Chosen, cause: str, socket_path: str) -> ProcessIdentity:
-        """Start the worker; OSError where it cannot be."""
-        job = self.job
+    def open(self, attempt: int, chosen: Chosen, cause: str) -> Opened:
+        """What a worker needs of the run directory; from a helper, since its file system may hang."""
+        told = ""
+        try:
+            log_fd = spawn.open_log(self.run.attempt_log(attempt), self._header(attempt, chosen, cause))
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            told = f"attempt {attempt} has no log: {error.strerror}"
+            log_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            return Opened(attempt, chosen, log_fd, hold_shared(self.run, inheritable=False), told)
+        except BaseException:
+            os.close(log_fd)
+            raise
+
+    def launch(self, opened: Opened, socket_path: str) -> ProcessIdentity:
+        """Start the worker, from the main thread; OSError where it cannot be. Closes what was opened."""
+        job, attempt = self.job, opened.attempt
         self.signals = job.signals
-        alive_fd = hold_shared(self.run, inheritable=False)
+        self.forced = None
         try:
             return spawn.launch(
                 spawn.Order(
                     command=job.command,
                     workdir=job.workdir,
                     env=spawn.worker_environment(
-                        os.environ, job.env, self._ours(attempt, chosen, socket_path)
+                        os.environ, job.env, self._ours(attempt, opened.chosen, socket_path)
                     ),
                     log=self.run.attempt_log(attempt),
-                    header=self._header(attempt, chosen, cause),
-                    alive_fd=alive_fd,
+                    header="",
+                    alive_fd=opened.alive_fd,
                     blocked=spawn.blocked_signals(job.signals.mode, job.signals.save),
-                )
+                    death=self.signal_of("stop"),
+                ),
+                opened.log_fd,
             )
         finally:
-            os.close(alive_fd)
+            os.close(opened.log_fd)
+            os.close(opened.alive_fd)
 
     def _ours(self, attempt: int, chosen: Chosen, socket_path: str) -> dict[str, str]:
         path = self.run.path.absolute()
@@ -125,5 +153,5 @@ def policy_of(job: Job, launcher: Launcher) -> Policy:
         on_usr1=job.stop.on_usr1,
         hang_min=job.hang.min,
         audit=job.audit,
-        shielded=job.signals.mode == "outlast",
+        shielded=(launcher.signals or job.signals).mode == "outlast",
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import random
 import selectors
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from .timers import next_due
 
 Result = tuple[str, Any, BaseException | None]
 MOST_ROUNDS = 64  # of reading messages at once: more than the kernel queues, fewer than a flood brings
-MOST_SIGNALS = 512  # bytes read from the wake-up descriptor at once; each is one signal
+MOST_SIGNALS = 4096  # bytes read from the wake-up descriptor at once; each is one signal
 
 
 class Loop:
@@ -55,10 +55,9 @@ class Loop:
         self.stopped = False
         self._events: deque[ev.Event] = deque()
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._signal_read, self._signal_write = socket.socketpair()
-        for end in (self._wake_read, self._wake_write, self._signal_read, self._signal_write):
-            end.setblocking(False)
+        # pipes: one holds 65,536 single bytes, a pair of sockets 278, and what it does not hold is a lost signal
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._signal_read, self._signal_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._clocks = Clocks(time.time(), time.monotonic())
         self._chance = random.Random()
         self._deaths = False
@@ -71,8 +70,8 @@ class Loop:
 
     def wake(self) -> None:
         """End the present sleep; may be called from any thread."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._wake_write.send(b"w")
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"w")
 
     def post(self, event: ev.Event) -> None:
         """Queue an event; only from the loop's own thread."""
@@ -80,14 +79,21 @@ class Loop:
 
     def listen(self, numbers: set[int]) -> None:
         """Take over these signals: each arrives as a byte, and what came before is not lost."""
-        signal.set_wakeup_fd(self._signal_write.fileno(), warn_on_full_buffer=False)
-        for number in {*numbers, signal.SIGCHLD}:
-            signal.signal(number, _noted)
+        signal.set_wakeup_fd(self._signal_write, warn_on_full_buffer=False)
+        kept = early.drain()
+        self.heed(numbers | {signal.SIGCHLD})
+        early.drain()  # what came in between lies in the pipe as well
         self.selector.register(self._signal_read, selectors.EVENT_READ, ("signals", 0))
         self.selector.register(self._wake_read, selectors.EVENT_READ, ("wake", 0))
         self.selector.register(self.notify, selectors.EVENT_READ, ("notify", 0))
-        for number in early.drain():
+        for number in kept:
             self.on_signal(number)
+
+    def heed(self, numbers: set[int]) -> None:
+        """Have these signals come as bytes, also where whoever started us had them blocked."""
+        for number in numbers:
+            signal.signal(number, _noted)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     # -- running -------------------------------------------------------------------------------------------
 
@@ -102,9 +108,12 @@ class Loop:
             self._sleep()
 
     def _drain(self) -> None:
-        while self._events:
-            self.dispatch(self._events.popleft())
-        self.on_idle(time.monotonic())
+        while True:
+            while self._events:
+                self.dispatch(self._events.popleft())
+            self.on_idle(time.monotonic())
+            if not self._events or self.stopped:
+                return
 
     def dispatch(self, event: ev.Event) -> None:
         """Decide on one event and have it carried out."""
@@ -131,6 +140,8 @@ class Loop:
         if self._deaths:
             self._deaths = False
             self._hear(all_of_it=True)
+            for pid in self.trainers.unpinned_gone():
+                self._trainer_gone(pid)
             processes.reap(self.on_child)
         wanted = next_due(self.state, self.policy, after) if self.state else None
         if wanted is not None and after >= wanted:
@@ -149,13 +160,16 @@ class Loop:
             self._signals()
         elif kind == "wake":
             with contextlib.suppress(BlockingIOError):
-                self._wake_read.recv(4096)
+                os.read(self._wake_read, 4096)
             self._collect()
         elif kind == "trainer":
             self._hear(all_of_it=True)
-            gone = self.trainers.gone(pid)
-            if gone is not None:
-                self.post(ev.TrainerGone(gone))
+            self._trainer_gone(pid)
+
+    def _trainer_gone(self, pid: int) -> None:
+        gone = self.trainers.gone(pid)
+        if gone is not None:
+            self.post(ev.TrainerGone(gone))
 
     def _hear(self, *, all_of_it: bool = False) -> None:
         """Read messages; before a death is told all of them, or a last word would come too late."""
@@ -169,7 +183,7 @@ class Loop:
 
     def _signals(self) -> None:
         try:
-            numbers = self._signal_read.recv(MOST_SIGNALS)
+            numbers = os.read(self._signal_read, MOST_SIGNALS)
         except BlockingIOError:
             return
         for number in dict.fromkeys(numbers):  # fifty of a kind are one
@@ -198,7 +212,7 @@ class Loop:
         self.selector.close()
         self.notify.close()
         for end in (self._wake_read, self._wake_write, self._signal_read, self._signal_write):
-            end.close()
+            os.close(end)
 
 
 _ORDER = {"notify": 0, "trainer": 1, "wake": 2, "signals": 3}

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity
 
+from . import linux
+
 _MAX_ENVIRON = 4 << 20
+_NO_PIDFDS = (errno.ENOSYS, errno.EPERM)  # an old kernel, or a container's filter for system calls
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,24 @@ class Survivors:
 def children_of(pid: int) -> list[int]:
     """Direct children of a process, over all its threads, zombies included; [] where it is gone."""
     found: list[int] = []
+    if not _kernel_lists_children():
+        return [other for other in _everyone() if _parent_of(other) == pid]
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
                 text = Path(f"/proc/{pid}/task/{task}/children").read_text()
                 found += [int(word) for word in text.split()]
     return found
+
+
+@cache
+def _kernel_lists_children() -> bool:
+    """Whether this kernel was built with lists of children; otherwise each process is asked for its parent."""
+    return os.path.exists("/proc/thread-self/children")
+
+
+def _everyone() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descendants(pids: Iterable[int]) -> dict[int, int]:
@@ -50,14 +67,21 @@ def descendants(pids: Iterable[int]) -> dict[int, int]:
     return tree
 
 
-def of_this_supervisor(ignore: Collection[int]) -> Survivors:
+def of_this_supervisor(stranger: Callable[[int], bool] = lambda pid: False) -> Survivors:
     """What the current attempt has left: all our descendants, since orphans come to us (subreaper).
 
-    ``ignore`` are children of our own that belong to no attempt, with all below them.
+    ``stranger`` says of a child of ours that it belongs to no attempt; all below it is passed over too.
+    A process that ends while we look gives its children to us behind our back. So nothing is left only
+    when all children that we had were dead, and a list made after that has no other one.
     """
     me = os.getpid()
-    roots = [pid for pid in children_of(me) if pid not in ignore]
-    return _survivors(roots, descendants(roots))
+    dead: set[int] = set()
+    while True:
+        roots = [pid for pid in children_of(me) if not stranger(pid)]
+        found = _survivors(roots, descendants(roots))
+        if found or dead.issuperset(roots):
+            return found
+        dead = set(roots)
 
 
 def of_run(run_id: str, ignore: Collection[int] = ()) -> Survivors:
@@ -65,10 +89,44 @@ def of_run(run_id: str, ignore: Collection[int] = ()) -> Survivors:
 
     A process that cleared its environment is found as long as its parent is one that did not.
     """
-    marker = f"{Env.RUN_ID}={run_id}".encode()
+    return of_any((run_id,), ignore)
+
+
+def of_any(run_ids: Iterable[str], ignore: Collection[int] = ()) -> Survivors:
+    """The same for several runs."""
+    markers = [f"{Env.RUN_ID}={run_id}".encode() for run_id in run_ids]
     mine = set(ignore) | {os.getpid()}
-    everyone = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    marked = [pid for pid in everyone if pid not in mine and carries(pid, marker)]
+    marked = [pid for pid in _everyone() if pid not in mine and any(carries(pid, m) for m in markers)]
+    return _with_all_below(marked, mine)
+
+
+def holding(path: Path, ignore: Collection[int] = ()) -> Survivors:
+    """Those who have a lock on this file, which they inherited: found whatever their environment says."""
+    mark = f":{os.stat(path).st_ino} ".encode()
+    mine = set(ignore) | {os.getpid()}
+    return _with_all_below(
+        [pid for pid in _everyone() if pid not in mine and _locks(pid, mark, path.name)], mine
+    )
+
+
+def _locks(pid: int, mark: bytes, name: str) -> bool:
+    """Whether a process has a descriptor with a flock on a file of this inode and name.
+
+    Read from fdinfo, which says it without a word to the file system: others' may be dead.
+    """
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)")
+                if target.rpartition("/")[2] != name:
+                    continue
+                lines = Path(f"/proc/{pid}/fdinfo/{fd}").read_bytes().splitlines()
+                if any(b"FLOCK" in line and mark in line for line in lines):
+                    return True
+    return False
+
+
+def _with_all_below(marked: list[int], mine: Collection[int]) -> Survivors:
     below = {pid: parent for pid, parent in descendants(marked).items() if pid not in mine}
     everything = set(marked) | set(below)
     roots = [pid for pid in everything if _parent_of(pid) not in everything]
@@ -87,13 +145,13 @@ def carries(pid: int, marker: bytes) -> bool:
 def send(identity: ProcessIdentity, number: int) -> bool:
     """Signal exactly this process: pin the pid, compare the start time, then signal."""
     try:
-        fd = os.pidfd_open(identity.pid)
-    except OSError:
-        return False
+        fd = linux.pidfd_open(identity.pid)
+    except OSError as error:
+        return error.errno in _NO_PIDFDS and _send_by_number(identity, number)
     try:
         if ProcessIdentity.of(identity.pid) != identity:
             return False
-        signal.pidfd_send_signal(fd, number)
+        linux.pidfd_send_signal(fd, number)
     except OSError:
         return False
     finally:
@@ -101,18 +159,31 @@ def send(identity: ProcessIdentity, number: int) -> bool:
     return True
 
 
-def end(survivors: Survivors, how: str, spare_shielded: bool) -> int:
+def _send_by_number(identity: ProcessIdentity, number: int) -> bool:
+    """Where no pid can be pinned: look and signal at once, which leaves a moment and not a lifetime."""
+    try:
+        if ProcessIdentity.of(identity.pid) != identity:
+            return False
+        os.kill(identity.pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def end(survivors: Survivors, how: str, spare_shielded: bool, stop: int = signal.SIGTERM) -> int:
     """Signal what is left and say how many were reached.
 
     ``term`` goes to the roots alone, so that a trainer can save before its loader processes die; a root that
-    blocks or ignores TERM is killed at once unless ``spare_shielded``. ``kill`` goes to all.
+    blocks or ignores TERM is killed at once unless ``spare_shielded``. One that handles the ``stop`` signal
+    of its job gets that: TERM may be its death in the middle of a save. ``kill`` goes to all.
     """
     if how == "kill":
         return sum(send(p, signal.SIGKILL) for p in survivors.all)
     reached = 0
     for process in survivors.roots:
-        deaf = not spare_shielded and not heeds(process.pid, signal.SIGTERM)
-        reached += send(process, signal.SIGKILL if deaf else signal.SIGTERM)
+        number = stop if handles(process.pid, stop) else signal.SIGTERM
+        deaf = not spare_shielded and not heeds(process.pid, number)
+        reached += send(process, signal.SIGKILL if deaf else number)
     set_going(survivors)
     return reached
 
@@ -125,16 +196,25 @@ def set_going(survivors: Survivors) -> None:
 
 def heeds(pid: int, number: int) -> bool:
     """Whether a signal would do anything: it is neither blocked nor ignored."""
+    return not _in_mask(pid, number, "SigBlk", "SigIgn")
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    return _in_mask(pid, number, "SigCgt")
+
+
+def _in_mask(pid: int, number: int, *masks: str) -> bool:
     bit = 1 << (number - 1)
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return True
+        return False
     for line in status.splitlines():
         key, _, value = line.partition(":")
-        if key in ("SigBlk", "SigIgn") and int(value.strip(), 16) & bit:
-            return False
-    return True
+        if key in masks and int(value.strip(), 16) & bit:
+            return True
+    return False
 
 
 def unkillable(survivors: Survivors) -> list[int]:

@@ -10,7 +10,7 @@ from outlast_jobs import events as journal
 from . import events as ev
 from .actions import Action, Answer, Note, Say, SignalAll, SignalTrainers, SignalWorker
 from .policy import Context
-from .rules_live import fit_times, stop
+from .rules_live import KILL_AGAIN, fit_times, stop
 from .rules_silence import silent
 from .states import Ledger, Running, Starting, State, Stopping
 
@@ -35,8 +35,16 @@ def stop_now(state: Alive, event: ev.StopNow, ctx: Context) -> Step:
     ledger = replace(state.ledger, leaving=event.source)
     live = replace(state.live, notice=event.source)
     why = state.why if isinstance(state, Stopping) else "notice"
-    after = Stopping(ledger, live, why, event.source, term_at=None, kill_at=None)
+    after = Stopping(
+        ledger, live, why, event.source, term_at=None, kill_at=None, again_at=ctx.now + KILL_AGAIN
+    )
     return after, (Say(f"{event.source}: ending at once, without a save", "warning"), SignalAll("kill"))
+
+
+def run_gone(state: Alive, event: ev.RunGone, ctx: Context) -> Step:
+    state = replace(state, ledger=replace(state.ledger, gone=event.reason))
+    after, actions = stop_now(state, ev.StopNow(event.reason), ctx)
+    return after, (Say(event.reason, "error"), *actions)
 
 
 def warned(state: Starting | Running, event: ev.Warned, ctx: Context) -> Step:

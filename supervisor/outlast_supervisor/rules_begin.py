@@ -10,9 +10,21 @@ from outlast_jobs.restart import Failure
 
 from . import events as ev
 from .actions import Action, Answer, Choose, EndLeftovers, Exit, Note, Say, SignalWorker, Spawn
-from .conclude import conclude, hold_by_person
+from .conclude import conclude, hold_by_person, to_hold
 from .policy import Context
-from .states import Choosing, Clearing, Finished, Launching, Ledger, Live, Starting, State, Stopping, Waiting
+from .states import (
+    Choosing,
+    Clearing,
+    Ending,
+    Finished,
+    Launching,
+    Ledger,
+    Live,
+    Starting,
+    State,
+    Stopping,
+    Waiting,
+)
 
 LOOK_EVERY = 0.1  # seconds between looks at what an earlier attempt left: nobody tells us of its end
 TELL_EVERY = 30.0
@@ -24,9 +36,7 @@ Step = tuple[State, tuple[Action, ...]]
 
 def begin(ledger: Ledger, now: float, cause: str = "start") -> Step:
     """The first state of a supervisor's life."""
-    state = Clearing(
-        ledger, cause, look_at=now + LOOK_EVERY, kill_at=None, tell_at=now + TELL_EVERY, signalled="look"
-    )
+    state = Clearing(ledger, cause, look_at=None, kill_at=None, tell_at=now + TELL_EVERY, signalled="look")
     return state, (EndLeftovers("look"),)
 
 
@@ -38,6 +48,8 @@ def choose(ledger: Ledger, cause: str, ctx: Context, *, older: bool = False, hea
 
 def leave(ledger: Ledger, source: str) -> Step:
     """End the supervisor while no worker runs."""
+    if ledger.holding:  # a person was first, and the run must not start again
+        return hold_by_person(replace(ledger, leaving=source))
     reason = f"not done, nothing in flight; stopped by {source}: run me again"
     return Finished(replace(ledger, leaving=source), ExitCode.SAVED, reason), (Exit(ExitCode.SAVED, reason),)
 
@@ -70,16 +82,17 @@ def clearing_remain(state: Clearing, event: ev.LeftoversRemain, ctx: Context) ->
 
 def clearing_tick(state: Clearing, event: ev.Tick, ctx: Context) -> Step:
     actions: list[Action] = []
-    how = "look"
-    if state.kill_at is not None and ctx.now >= state.kill_at:
-        how = "kill"
-        state = replace(state, kill_at=None, signalled="kill")
     if ctx.now >= state.tell_at:
         actions.append(Say("still waiting for an earlier attempt to end", "warning"))
         state = replace(state, tell_at=ctx.now + TELL_EVERY)
-    if how == "look" and state.signalled == "kill":
-        how = "kill"  # it may have started more in the meantime
-    return replace(state, look_at=ctx.now + LOOK_EVERY), (*actions, EndLeftovers(how))
+    if state.kill_at is not None and ctx.now >= state.kill_at:
+        state = replace(state, kill_at=None, look_at=None, signalled="kill")
+        return state, (*actions, EndLeftovers("kill"))
+    if state.look_at is not None and ctx.now >= state.look_at:
+        # after KILL it may have started more in the meantime
+        how = "kill" if state.signalled == "kill" else "look"
+        return replace(state, look_at=None), (*actions, EndLeftovers(how))
+    return state, tuple(actions)
 
 
 # -- Choosing ------------------------------------------------------------------------------------------
@@ -87,8 +100,6 @@ def clearing_tick(state: Clearing, event: ev.Tick, ctx: Context) -> Step:
 
 def choosing_chosen(state: Choosing, event: ev.Chosen, ctx: Context) -> Step:
     ledger = replace(state.ledger, attempt=event.attempt)
-    if ledger.holding:
-        return hold_by_person(state.ledger)
     data = {
         "attempt": ledger.attempt,
         "resume": event.name,
@@ -107,6 +118,8 @@ def choosing_unusable(state: Choosing, event: ev.Unusable, ctx: Context) -> Step
 
 
 def choosing_failed(state: Choosing, event: ev.ChooseFailed, ctx: Context) -> Step:
+    if event.gone and ctx.now >= state.give_up_at:
+        return idle_gone(state, ev.RunGone(event.reason), ctx)
     delay = min(10.0, 0.5 * 2.0 ** min(state.failures, 6))
     after = replace(state, failures=state.failures + 1, retry_at=ctx.now + delay)
     return after, (Say(f"{event.reason}; looking again in {delay:.1f} s", "warning"),)
@@ -139,7 +152,7 @@ def launching_spawned(state: Launching, event: ev.Spawned, ctx: Context) -> Step
         sealed_name=chosen.name or "",
         step=chosen.step,
     )
-    if not state.ledger.leaving and not state.ledger.holding:
+    if not state.ledger.leaving and not state.ledger.holding and not state.ledger.gone:
         resumed = f"resumes from {chosen.name}" if chosen.name else "starts at step 0"
         return Starting(state.ledger, live), (Say(f"attempt {live.attempt} {resumed} ({chosen.why})"),)
     why = "person" if state.ledger.holding else "notice"
@@ -160,18 +173,23 @@ def launching_failed(state: Launching, event: ev.SpawnFailed, ctx: Context) -> S
     return conclude(state.ledger, None, ctx, failure=failure)
 
 
-def launching_notice(state: Launching, event: ev.Notice, ctx: Context) -> Step:
+def launching_notice(state: Launching, event: ev.Notice | ev.StopNow, ctx: Context) -> Step:
     return replace(state, ledger=replace(state.ledger, leaving=event.source)), ()
 
 
-def launching_stop(state: Launching, event: ev.StopAsked, ctx: Context) -> Step:
-    return replace(state, ledger=replace(state.ledger, holding=event.source, stop_request=event.request)), ()
+def remember_stop(state: Clearing | Launching, event: ev.StopAsked, ctx: Context) -> Step:
+    """The run is held as soon as what is under way has ended."""
+    ledger, actions = to_hold(state.ledger, event)
+    return replace(state, ledger=ledger), actions
 
 
 # -- Waiting -------------------------------------------------------------------------------------------
 
 
 def waiting_tick(state: Waiting, event: ev.Tick, ctx: Context) -> Step:
+    ledger = state.ledger
+    if ledger.deadline is not None and ctx.now >= ledger.deadline:
+        return leave(ledger, f"the deadline ({ledger.deadline_source})")
     if ctx.now < state.until_at:
         return state, ()
     return choose(state.ledger, state.reason, ctx, older=state.older, healthy=state.healthy)
@@ -187,15 +205,20 @@ def waiting_restart(state: Waiting, event: ev.RestartAsked, ctx: Context) -> Ste
 # -- the same in all of them ---------------------------------------------------------------------------
 
 
+def idle_gone(state: Clearing | Choosing | Waiting, event: ev.RunGone, ctx: Context) -> Step:
+    code = ExitCode.CANNOT_WRITE
+    return Finished(replace(state.ledger, gone=event.reason), code, event.reason), (Exit(code, event.reason),)
+
+
+def remember_gone(state: Launching | Ending, event: ev.RunGone, ctx: Context) -> Step:
+    return replace(state, ledger=replace(state.ledger, gone=event.reason)), ()
+
+
 def idle_notice(state: Clearing | Choosing | Waiting, event: ev.Notice | ev.StopNow, ctx: Context) -> Step:
     return leave(state.ledger, event.source)
 
 
-def idle_stop(state: Clearing | Choosing, event: ev.StopAsked, ctx: Context) -> Step:
-    return replace(state, ledger=replace(state.ledger, holding=event.source, stop_request=event.request)), ()
-
-
-def waiting_stop(state: Waiting, event: ev.StopAsked, ctx: Context) -> Step:
+def idle_stop(state: Choosing | Waiting, event: ev.StopAsked, ctx: Context) -> Step:
     return hold_by_person(replace(state.ledger, holding=event.source, stop_request=event.request))
 
 

@@ -8,13 +8,15 @@ from outlast_jobs.contract import Phase
 
 from . import events as ev
 from .actions import Action, Answer, EndLeftovers, Examine, Say, SignalAll, SignalTrainers
-from .conclude import conclude
+from .conclude import conclude, to_hold
 from .policy import Context
+from .rules_live import KILL_AGAIN
 from .states import Ending, State, Stopping
 
 LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
 STRAY_GRACE = 5.0  # for processes that never attached: they have nothing to save
 LATE_READY = Phase.TRAIN
+EXAMINE_PATIENCE = 10.0  # for the traces of an attempt, where the supervisor has to end: the disk may be dead
 
 Step = tuple[State, tuple[Action, ...]]
 
@@ -25,7 +27,10 @@ Step = tuple[State, tuple[Action, ...]]
 def stopping_tick(state: Stopping, event: ev.Tick, ctx: Context) -> Step:
     if state.kill_at is not None and ctx.now >= state.kill_at:
         text = f"attempt {state.live.attempt} did not end in time: killing all that it started"
-        return replace(state, term_at=None, kill_at=None), (Say(text, "warning"), SignalAll("kill"))
+        state = replace(state, term_at=None, kill_at=None, again_at=ctx.now + KILL_AGAIN)
+        return state, (Say(text, "warning"), SignalAll("kill"))
+    if state.again_at is not None and ctx.now >= state.again_at:
+        return replace(state, again_at=ctx.now + KILL_AGAIN), (SignalAll("kill"),)
     if state.term_at is not None and ctx.now >= state.term_at:
         how: tuple[Action, ...] = (SignalTrainers("stop"),) if state.why == "hung" else (SignalAll("term"),)
         return replace(state, term_at=None), how
@@ -70,8 +75,9 @@ def stopping_warned(state: Stopping, event: ev.Warned, ctx: Context) -> Step:
     return state, ()
 
 
-def stopping_stop(state: Stopping, event: ev.StopAsked, ctx: Context) -> Step:
-    return replace(state, ledger=replace(state.ledger, holding=event.source, stop_request=event.request)), ()
+def stopping_stop(state: Stopping | Ending, event: ev.StopAsked, ctx: Context) -> Step:
+    ledger, actions = to_hold(state.ledger, event)
+    return replace(state, ledger=ledger), actions
 
 
 def stopping_restart(state: Stopping, event: ev.RestartAsked, ctx: Context) -> Step:
@@ -95,14 +101,17 @@ def stopping_sick(state: Stopping, event: ev.Sick, ctx: Context) -> Step:
 def ending_gone(state: Ending, event: ev.LeftoversGone, ctx: Context) -> Step:
     if state.examining:
         return state, ()
-    return replace(state, examining=True, look_at=None, kill_at=None), (Examine(state.live.attempt),)
+    after = replace(state, examining=True, look_at=ctx.now + EXAMINE_PATIENCE, kill_at=None)
+    return after, (Examine(state.live.attempt),)
 
 
 def ending_remain(state: Ending, event: ev.LeftoversRemain, ctx: Context) -> Step:
     look_at = ctx.now + LOOK_EVERY
     if state.signalled != "look":
         return replace(state, look_at=look_at), ()
-    grace = ctx.policy.grace if state.live.trainers else min(STRAY_GRACE, ctx.policy.grace)
+    # one that was told to stop and never attached may be saving in its own way, behind a shell that is gone
+    saves = bool(state.live.trainers) or (bool(state.why) and not state.live.attached)
+    grace = ctx.policy.grace if saves else min(STRAY_GRACE, ctx.policy.grace)
     pids = ", ".join(map(str, event.pids))
     after = replace(state, look_at=look_at, kill_at=ctx.now + grace, signalled="term")
     # loader processes end with their trainer in a moment; only what stays is worth a word
@@ -114,6 +123,9 @@ def ending_remain(state: Ending, event: ev.LeftoversRemain, ctx: Context) -> Ste
 
 def ending_tick(state: Ending, event: ev.Tick, ctx: Context) -> Step:
     if state.examining:
+        goes = bool(state.ledger.leaving or state.ledger.holding)
+        if goes and state.look_at is not None and ctx.now >= state.look_at:
+            return conclude(state.ledger, state, ctx)  # without its traces: the disk that has them is silent
         return state, ()
     if state.kill_at is not None and ctx.now >= state.kill_at:
         after = replace(state, kill_at=None, signalled="kill", look_at=ctx.now + LOOK_EVERY)
@@ -128,6 +140,8 @@ def ending_tick(state: Ending, event: ev.Tick, ctx: Context) -> Step:
 
 
 def ending_examined(state: Ending, event: ev.Examined, ctx: Context) -> Step:
+    if not state.examining:
+        return state, ()
     return conclude(state.ledger, state, ctx, examined=event)
 
 
@@ -138,10 +152,6 @@ def ending_notice(state: Ending, event: ev.Notice, ctx: Context) -> Step:
 def ending_stop_now(state: Ending, event: ev.StopNow, ctx: Context) -> Step:
     ledger = replace(state.ledger, leaving=event.source)
     return replace(state, ledger=ledger, kill_at=None, signalled="kill"), (EndLeftovers("kill"),)
-
-
-def ending_stop(state: Ending, event: ev.StopAsked, ctx: Context) -> Step:
-    return replace(state, ledger=replace(state.ledger, holding=event.source, stop_request=event.request)), ()
 
 
 def ending_restart(state: Ending, event: ev.RestartAsked, ctx: Context) -> Step:

@@ -29,6 +29,7 @@ from .policy import Context
 from .states import Choosing, Ending, Ledger, Live, Running, Starting, State, Stopping
 
 KILL_AFTER = 2.0  # from TERM to all until KILL to all
+KILL_AGAIN = 1.0  # seconds: whoever was just being started when the others were killed is killed then
 ASK_SLACK = 1.0  # a worker that is this late with a save is not asked yet
 SAVES_KEPT = 20
 AFTERWARDS = "after the training"  # no phase of training tells how long an export may take
@@ -63,7 +64,9 @@ def stop(
 
 def kill(state: Starting | Running, why: str, detail: str, ctx: Context, *extra: Action) -> Step:
     """End the worker before it can do anything more."""
-    after = Stopping(state.ledger, state.live, why, detail, term_at=None, kill_at=None)
+    after = Stopping(
+        state.ledger, state.live, why, detail, term_at=None, kill_at=None, again_at=ctx.now + KILL_AGAIN
+    )
     return after, (*extra, SignalAll("kill"))
 
 

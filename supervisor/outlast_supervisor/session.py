@@ -14,6 +14,7 @@ from outlast_jobs.filesystem import filesystem_kind
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.history import History
 from outlast_jobs.identity import ProcessIdentity, hostname
+from outlast_jobs.jobfile import Job
 from outlast_jobs.journal import JournalWriter
 from outlast_jobs.locks import RunLock
 from outlast_jobs.requests import read_requests
@@ -33,8 +34,11 @@ from .loop import Loop
 from .options import RunOptions
 from .rules_begin import begin
 from .startup import measured, write_job
-from .states import Choosing, Ledger, Starting, State
+from .states import Ledger, Starting, State
 
+LOCK_EVERY = 30.0  # seconds between two looks whether the run directory is still the one that we locked
+LISTEN_AFTER = 1.0  # seconds after which requests are looked for, whether or not a worker runs by then
+STUCK = 10.0  # seconds; a helper that has been at one short job for so long waits for a dead file system
 LAST_WAIT = 60.0  # seconds for verification and pruning of a finished run's last generation
 HOOK_WAIT = 10.0
 
@@ -50,6 +54,7 @@ class Session:
         lock: RunLock,
         known: History,
         digests: dict[str, str],
+        former: tuple[RunDirectory, str] | None = None,
     ) -> None:
         self._job, self._run, self._lock, self._known = options.job, run, lock, known
         job = options.job
@@ -63,13 +68,14 @@ class Session:
             forced=options.from_generation,
         )
         launcher.save_seconds, launcher.mean_up_seconds = measured(known)
+        writer = JournalWriter.open(run)  # first: where it cannot be, there is nothing to give back
         self._loop = loop = Loop(policy_of(job, launcher), lambda text: self._display.tell(text, "debug"))
         self._display = Display(run, run_id, loop, launcher, quiet=options.quiet, verbose=options.verbose)
         self._display.exclusion = lock.exclusion
-        self._journaler = Journaler(JournalWriter.open(run), loop.helper("journal"))
+        self._journaler = Journaler(writer, loop.helper("journal"))
         self._chores = loop.helper("chores")
-        names = ("given_up", "unprotected", "hung", "done")
-        self._hooks = Hooks({name: getattr(job.hooks, name) for name in names}, run.path)
+        self._pulse = loop.helper("pulse")  # what is short and has its time: status, lease, requests
+        self._hooks = Hooks(_commands(job), run.path)
         desk = chores.Desk(run, run_id, self._journaler.note_and_wait, _plain_stats(known), set(known.pins))
         self._carrier = Carrier(
             loop=loop,
@@ -77,18 +83,24 @@ class Session:
             journaler=self._journaler,
             launcher=launcher,
             chores=self._chores,
+            pulse=self._pulse,
             verifier=loop.helper("verifier", nice=10),
             hooks=self._hooks,
             tell=self._display.tell,
             finish=self._finish,
             note_data=self._note_data,
+            former=former,
         )
         self._asks = Asks(loop, self._carrier, launcher, digests)
+        self._asks.on_adopted = self._adopted
         self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
+        self._began = time.monotonic()
         self._watching = False
         self._requests_waiting = False
         self._look_at: float | None = None
         self._lease_at = self._next_lease(time.monotonic())
+        self._lock_at = self._began + LOCK_EVERY
+        self._lock_missed = False
         self._exit_code: int | None = None
         self._finish_by = 0.0
 
@@ -106,9 +118,8 @@ class Session:
         loop.on_pause, loop.on_jump = self._paused, self._jumped
         loop.dues += [lambda: self._journaler.next_due, self._own_due]
         loop.listen(self._asks.numbers())
-        self._chores.submit("quiet", self._run.sweep)
-        if self._job.stop.time_limit is not None:
-            self._deadline(time.monotonic() + self._job.stop.time_limit, "time_limit of the job")
+        self._carrier.verifier.submit("quiet", self._run.sweep)  # the one that nobody waits for
+        self._limit(self._job)
         ledger = Ledger(
             attempt=max(self._known.highest_attempt, self._run.highest_attempt()),
             counters=Counters.from_dict(self._known.counters or {}),
@@ -118,7 +129,8 @@ class Session:
         vanished = self._known.vanished
         cause = f"attempt {vanished.number} vanished on {vanished.host}" if vanished else "start"
         loop.run(*begin(ledger, time.monotonic(), cause))
-        self._display.last(self._journaler)
+        dead = self._journaler.unjournaled or self._pulse.stuck(time.monotonic()) >= STUCK
+        self._display.last(self._journaler, write=not dead)
         self._inbox.close()
         loop.close()
         return self._exit_code if self._exit_code is not None else 1
@@ -132,8 +144,12 @@ class Session:
             changes = ["the job as resolved differs from the one before"]
             self._carrier.note(journal.JOB_CHANGED, {**self._asks.digests, "changes": changes})
 
-    def _finish(self, code: int, reason: str) -> None:
+    def _finish(self, code: int, reason: str, at_once: bool) -> None:
         """The decision to end: it is recorded, and what is under way may come to its end."""
+        if at_once:
+            self._finish_by = time.monotonic()
+        if self._exit_code is not None:
+            return
         self._exit_code = code
         self._carrier.note(journal.SUPERVISOR_STOPPED, {"code": code, "reason": reason})
         self._finish_by = time.monotonic() + (LAST_WAIT if code == 0 else HOOK_WAIT)
@@ -142,16 +158,23 @@ class Session:
     def _may_stop(self, now: float) -> bool:
         if self._exit_code is None:
             return False
-        busy = bool(self._journaler.waiting or self._hooks.pids or self._chores.pending)
+        helpers = [self._chores, self._pulse]
         if self._exit_code == 0:  # the last generation is verified and pruned after before we go
-            busy = busy or bool(self._carrier.verifier.pending)
+            helpers.append(self._carrier.verifier)
+        busy = any(helper.pending for helper in helpers) or bool(self._hooks.pids or self._journaler.waiting)
+        if self._journaler.unjournaled or self._pulse.stuck(now) >= STUCK:
+            busy = bool(self._hooks.pids)  # nothing is waited for that a dead or full disk holds
         return not busy or now >= self._finish_by
 
     # -- what the loop calls -------------------------------------------------------------------------------
 
     def _carry(self, state: State, actions: tuple[Any, ...]) -> None:
         self._carrier.carry(state, actions)
-        if not self._watching and isinstance(state, Starting):  # only now: it must not delay the worker
+        if isinstance(state, Starting):  # only now: it must not delay the worker
+            self._watch()
+
+    def _watch(self) -> None:
+        if not self._watching:
             self._watching = True
             self._inbox.watch()
 
@@ -172,16 +195,25 @@ class Session:
             self._carrier.settle()
         elif tag == "status":
             self._display.writing = False
+        elif tag == "opened":
+            self._carrier.opened(result, error)
         elif error is not None:
             self._display.tell(f"{type(error).__name__}: {error}", "warning")
-            if tag == "event":  # an answer that never comes would leave a state waiting for ever
-                self._loop.post(_failed_answer(self._loop.state, error))
+            # an answer that never comes would leave a state waiting for ever
+            if (answer := _failed_answer(tag, error)) is not None:
+                self._loop.post(answer)
+        elif tag == "lock":
+            self._lock_seen(result)
         elif tag == "lease":
             if not result:
                 self._lease_lost()
         elif tag == "requests":
             self._asks.take(result)
-        elif tag == "event" and result is not None:
+        elif tag == "reload":
+            self._asks.reloaded(result)
+        elif tag == "pinned":
+            self._asks.pinned(result)
+        elif tag in ("event", "cleared", "chosen", "examined") and result is not None:
             self._loop.post(result)
         elif tag == "pruned" and result:
             self._display.tell(f"pruned {', '.join(result)}", "debug")
@@ -195,31 +227,59 @@ class Session:
         for pid in self._hooks.late(now):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
+        if now >= self._began + LISTEN_AFTER:
+            self._watch()
         if self._lease_at is not None and now >= self._lease_at:
             self._lease_at = self._next_lease(now)
-            self._chores.submit("lease", self._lock.renew)
+            self._pulse.submit("lease", self._lock.renew)
+        if now >= self._lock_at:
+            self._lock_at = now + LOCK_EVERY
+            self._pulse.submit("lock", self._lock.is_named)
         if self._requests_waiting or (self._look_at is not None and now >= self._look_at):
             self._requests_waiting = False
             self._look_at = now + self._inbox.poll if self._inbox.poll else None
-            self._chores.submit("requests", lambda: read_requests(self._run))
-        self._display.stuck = max(self._chores.stuck(now), self._carrier.verifier.stuck(now))
-        self._display.show(now, self._chores, self._journaler)
+            self._pulse.submit("requests", lambda: read_requests(self._run))
+        self._display.stuck = self._pulse.stuck(now)
+        self._display.show(now, self._pulse, self._journaler)
         if self._may_stop(now):
             self._loop.stopped = True
 
     def _own_due(self) -> float | None:
-        dues = [self._display.next_due(), self._look_at, self._lease_at, self._hooks.next_due()]
+        dues = [
+            self._display.next_due(),
+            self._lock_at,
+            self._look_at,
+            self._lease_at,
+            self._hooks.next_due(),
+        ]
+        if not self._watching:
+            dues.append(self._began + LISTEN_AFTER)
         if self._exit_code is not None:
             dues.append(self._finish_by)
         return min(due for due in dues if due is not None)
 
     def _paused(self, seconds: float) -> None:
+        self._journaler.stood_still(seconds)
         self._carrier.note(journal.PAUSED, {"seconds": round(seconds, 3)})
 
     def _jumped(self, seconds: float) -> None:
         self._carrier.note(journal.CLOCK_JUMPED, {"seconds": round(seconds, 3)})
         text = f"the clock jumped by {seconds:+.0f} s; durations are not touched by that"
         self._display.tell(text, "warning")
+
+    def _adopted(self, job: Job) -> None:
+        """The job file was read again."""
+        before, self._job = self._job, job
+        self._hooks.replace(_commands(job))
+        if job.stop.time_limit != before.stop.time_limit:
+            self._limit(job)
+
+    def _limit(self, job: Job) -> None:
+        if job.stop.time_limit is not None:
+            self._deadline(self._began + job.stop.time_limit, "time_limit of the job")
+        elif self._launcher.deadline is not None:
+            self._launcher.deadline = None
+            self._loop.post(ev.DeadlineKnown(None, ""))
 
     def _deadline(self, at: float, source: str) -> None:
         self._launcher.deadline = time.time() + at - time.monotonic()
@@ -247,6 +307,14 @@ class Session:
         beat = self._lock.heartbeat
         return now + beat if beat is not None else None
 
+    def _lock_seen(self, named: bool | None) -> None:
+        """The lock is an open file; whoever finds another one in its place, or none, can take the run."""
+        if named or (named is None and not self._lock_missed):
+            self._lock_missed = named is None  # a mount may come back
+            return
+        what = "removed or moved away" if named is None else "replaced by another"
+        self._loop.post(ev.RunGone(f'the run directory "{self._run.path}" was {what}'))
+
     def _lease_lost(self) -> None:
         self._display.tell("the lease of this run was lost to another supervisor: stopping", "error")
         self._loop.post(ev.StopNow("a lost lease"))
@@ -261,8 +329,18 @@ def _newest(names: dict[str, Any]) -> str:
     return str(max(found)) if found else ""
 
 
-def _failed_answer(state: State | None, error: BaseException) -> ev.Event:
-    """What stands for an answer whose helper failed."""
-    if isinstance(state, Choosing):
-        return ev.ChooseFailed(f"{type(error).__name__}: {error}", "")
-    return ev.Examined(None, False, 0, None, "")
+def _commands(job: Job) -> dict[str, str | None]:
+    names = ("given_up", "unprotected", "hung", "done")
+    return {name: getattr(job.hooks, name) for name in names}
+
+
+def _failed_answer(tag: str, error: BaseException) -> ev.Event | None:
+    """What stands for an answer whose helper failed; None where nobody waits for it."""
+    match tag:
+        case "cleared":
+            return ev.LeftoversRemain(())
+        case "chosen":
+            return ev.ChooseFailed(f"{type(error).__name__}: {error}", "")
+        case "examined":
+            return ev.Examined(None, False, 0, None, "")
+    return None

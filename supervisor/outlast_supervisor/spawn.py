@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -23,6 +24,10 @@ _NOT_INHERITED = (
     "LISTEN_PID",
     "LISTEN_FDS",
     "LISTEN_FDNAMES",
+    # where a hook of another run starts us
+    "OUTLAST_HOOK",
+    "OUTLAST_HOOK_OF",
+    "OUTLAST_REASON",
 )
 
 
@@ -37,6 +42,7 @@ class Order:
     header: str
     alive_fd: int
     blocked: frozenset[int]  # signals that stay blocked across exec until the library unblocks them
+    death: int = signal.SIGTERM  # what the worker is sent when its supervisor dies: the job's stop signal
 
 
 def worker_environment(
@@ -51,43 +57,57 @@ def worker_environment(
     return env
 
 
-def launch(order: Order) -> ProcessIdentity:
-    """Start the worker and return its identity.
+def open_log(path: Path, header: str) -> int:
+    """The worker's own descriptor of its log, with its header written; OSError where it cannot be opened."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o666)
+    with contextlib.suppress(OSError):  # on a full disk the header is missing, and the run goes on
+        os.write(fd, header.encode(errors="replace") + b"\n")
+    return fd
+
+
+def launch(order: Order, log_fd: int | None = None) -> ProcessIdentity:
+    """Start the worker and return its identity; ``log_fd`` is its log where that is open already.
 
     Must be called from the main thread: the parent-death signal fires when the forking *thread* ends.
     Raises OSError where the log cannot be opened or the command cannot be executed.
     """
-    log_fd = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    opened = open_log(order.log, order.header) if log_fd is None else log_fd
+    # until exec the child has our handlers, and what they note would reach us as a signal of our own
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        os.write(log_fd, order.header.encode(errors="replace") + b"\n")
         supervisor = os.getpid()
         # exec gives back what is handled, but not what is ignored (as under nohup, or `trap '' USR1; exec`)
-        ignored = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN]
+        ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
 
         def prepare() -> None:
-            for number in ignored:
+            signal.set_wakeup_fd(-1)
+            for number in {*ignored, order.death}:
                 signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, order.blocked)
-            linux.set_parent_death_signal(signal.SIGTERM)
+            linux.set_parent_death_signal(order.death)
             if os.getppid() != supervisor:  # it died between fork and prctl, so no signal will come
                 os._exit(signal.SIGTERM + 128)
+            signal.pthread_sigmask(signal.SIG_SETMASK, order.blocked)
 
         # the bytes of what was printed before must not be printed again by a child that fails to exec
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         child = subprocess.Popen(
             list(order.command),
             cwd=order.workdir,
             env=dict(order.env),
             stdin=subprocess.DEVNULL,
-            stdout=log_fd,
-            stderr=log_fd,
+            stdout=opened,
+            stderr=opened,
             start_new_session=True,
             pass_fds=(order.alive_fd,),
             preexec_fn=prepare,
         )
     finally:
-        os.close(log_fd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if log_fd is None:
+            os.close(opened)
     identity = ProcessIdentity.of(child.pid)
     child.returncode = 0  # the loop reaps every child itself; Popen must not wait for it again
     if identity is None:  # it ended before we looked; a pid that we have not reaped cannot be reused

@@ -6,18 +6,29 @@ import hashlib
 from pathlib import Path
 
 from outlast_jobs import durable
+from outlast_jobs.errors import IntegrityError
 from outlast_jobs.history import History
-from outlast_jobs.jobfile import Job, job_to_yaml
+from outlast_jobs.jobfile import Job, command_digest, job_digest, job_to_yaml
 from outlast_jobs.locks import Busy, RunLock
 from outlast_jobs.rundir import RunDirectory
 
 _MAX_SCRIPT = 16 << 20
 
 
-def begin_anew(run: RunDirectory, lock: RunLock) -> tuple[RunDirectory, RunLock]:
-    """Keep the old run as RUN.old-N and take the new one. The caller holds the old lock."""
+Former = tuple[RunDirectory, str]
+
+
+def begin_anew(run: RunDirectory, lock: RunLock) -> tuple[RunDirectory, RunLock, Former | None]:
+    """Keep the old run as RUN.old-N and take the new one. The caller holds the old lock.
+
+    Of the old run is returned where it is now and its id: what is left of its attempts has to end as well.
+    """
     if not run.journal.is_dir():
-        return run, lock
+        return run, lock, None
+    try:
+        run_id = run.read_run().run_id
+    except IntegrityError:
+        run_id = ""
     number = 1
     while True:
         old = run.path.with_name(f"{run.path.name}.old-{number}")
@@ -31,7 +42,7 @@ def begin_anew(run: RunDirectory, lock: RunLock) -> tuple[RunDirectory, RunLock]
     lock.release()
     if isinstance(taken, Busy):
         raise FileExistsError(f'another start was faster; the old run is "{old}"')
-    return run, anew
+    return run, anew, (RunDirectory(old), run_id) if run_id else None
 
 
 def code_digest(job: Job) -> str:
@@ -42,6 +53,15 @@ def code_digest(job: Job) -> str:
             with open(path, "rb") as file:
                 return hashlib.sha256(file.read(_MAX_SCRIPT)).hexdigest()
     return ""
+
+
+def digests_of(job: Job) -> dict[str, str]:
+    """What tells a changed job from the same one: its file, its command, its code."""
+    return {
+        "job_digest": job_digest(job),
+        "command_digest": command_digest(job),
+        "code_digest": code_digest(job),
+    }
 
 
 def measured(known: History) -> tuple[float | None, float | None]:

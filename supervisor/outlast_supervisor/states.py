@@ -44,6 +44,7 @@ class Ledger(Struct, frozen=True):
     leaving: str = ""  # who gave the notice after which this supervisor ends
     holding: str = ""  # the person who stopped the run
     stop_request: str = ""  # id of the request to answer at the end
+    gone: str = ""  # what happened to the run directory
 
 
 class Live(Struct, frozen=True):
@@ -89,7 +90,7 @@ class Live(Struct, frozen=True):
 class Clearing(Struct, frozen=True):
     ledger: Ledger
     cause: str  # why this life begins
-    look_at: float  # when to look again
+    look_at: float | None  # when to look again; None while a look is under way
     kill_at: float | None  # when KILL goes to what is left; None before TERM went and after KILL did
     tell_at: float  # when the person is told again what is waited for
     signalled: str  # look, term, kill: the strongest that was sent
@@ -128,6 +129,7 @@ class Stopping(Struct, frozen=True):
     detail: str
     term_at: float | None  # when TERM goes to everything
     kill_at: float | None  # when KILL does; None after it was sent
+    again_at: float | None = None  # when KILL is sent once more
 
 
 class Ending(Struct, frozen=True):
@@ -138,7 +140,7 @@ class Ending(Struct, frozen=True):
     code: int | None
     signal: int | None
     ended_at: float
-    look_at: float | None  # when to look again for what is left; None before the first look answered
+    look_at: float | None  # when to look again for what is left, and while examining: until when to wait
     kill_at: float | None
     signalled: str  # look, term, kill
     examining: bool

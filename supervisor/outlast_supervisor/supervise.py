@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -15,13 +14,17 @@ from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.history import History, read_history
-from outlast_jobs.jobfile import Job, command_digest, job_digest
+from outlast_jobs.jobfile import Job
 from outlast_jobs.locks import Busy, RunLock, read_holder
 from outlast_jobs.rundir import RunDirectory
 
+from . import early
+from .helper import bounded
 from .options import RunOptions
 from .session import Session
-from .startup import begin_anew, code_digest
+from .startup import begin_anew, digests_of
+
+RELEASE_WAIT = 3.0  # seconds
 
 
 class Refused(Exception):
@@ -59,14 +62,11 @@ def _supervise(options: RunOptions) -> int:
     run = RunDirectory(Path(job.run_dir))
     lock = _take(run, options)
     try:
+        former = None
         if options.fresh:
-            run, lock = begin_anew(run, lock)
+            run, lock, former = begin_anew(run, lock)
         known = read_history(run) if run.journal.is_dir() else History()
-        digests = {
-            "job_digest": job_digest(job),
-            "command_digest": command_digest(job),
-            "code_digest": code_digest(job),
-        }
+        digests = digests_of(job)
         _refuse_done(known, digests)
         released = _refuse_held(known, digests, options)
         if released:
@@ -76,14 +76,23 @@ def _supervise(options: RunOptions) -> int:
             print(
                 f"outlast: warning: the journal has damage, which is passed over: {damage}", file=sys.stderr
             )
-        session = Session(options, run, created.run.run_id, lock, known, digests)
+        session = Session(options, run, created.run.run_id, lock, known, digests, former)
         return session.run(_opening(created.note, released))
     finally:
-        lock.release()
+        bounded(lock.release, RELEASE_WAIT)  # on a dead disk the kernel does it, when we are gone
 
 
 def _preflight(job: Job) -> None:
     """Find before the first attempt what would make every attempt fail."""
+    for text in (job.run_dir, job.workdir, *job.command):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Refused(
+                ExitCode.USAGE,
+                f"cannot run {text!r} of job {job.name!r}: a path or argument must be valid UTF-8, "
+                "since what is recorded of a run is; rename it",
+            ) from None
     if not Path(job.workdir).is_dir():
         raise Refused(ExitCode.USAGE, f'workdir "{job.workdir}" of job "{job.name}" is not a folder')
     path = job.env.get("PATH", os.environ.get("PATH", os.defpath))
@@ -109,7 +118,8 @@ def _take(run: RunDirectory, options: RunOptions) -> RunLock:
         # the lease of a host that died is free after a while, and a requeued job must not end before that
         if not options.quiet:
             print(f"outlast: {taken.text}; waiting {taken.free_in:.0f} s for it", file=sys.stderr)
-        time.sleep(taken.free_in + 1.0)
+        if not early.wait(taken.free_in + 1.0):
+            raise Refused(ExitCode.SAVED, f"{taken.text}; told to end before it was free: run me again")
         taken = lock.acquire()
     if isinstance(taken, Busy) and options.takeover:
         _end_holder(run, taken, options.job.stop.grace)
@@ -123,8 +133,6 @@ def _take(run: RunDirectory, options: RunOptions) -> RunLock:
 
 def _end_holder(run: RunDirectory, busy: Busy, grace: float) -> None:
     """End a living supervisor of this host: TERM, so that it saves, then KILL."""
-    import psutil
-
     from .processes import send
 
     holder = busy.holder or read_holder(run)
@@ -134,8 +142,10 @@ def _end_holder(run: RunDirectory, busy: Busy, grace: float) -> None:
     for number, patience in ((signal.SIGTERM, grace + 10.0), (signal.SIGKILL, 10.0)):
         if not send(holder.identity, number):
             return
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-            psutil.Process(holder.identity.pid).wait(timeout=patience)
+        until = time.monotonic() + patience
+        while holder.identity.alive() and time.monotonic() < until:
+            if not early.wait(0.05):
+                raise Refused(ExitCode.SAVED, f"{busy.text}; told to end while taking over: run me again")
         if not holder.identity.alive():
             return
 

@@ -13,7 +13,7 @@ from . import rules_begin as begin
 from . import rules_end as end
 from . import rules_live as live
 from . import rules_silence as silence
-from .actions import Action, Answer
+from .actions import Action, Answer, Exit
 from .policy import Context
 from .states import (
     Choosing,
@@ -56,6 +56,11 @@ def _too_late(
     return state, (Answer(event.request, False, "the supervisor is ending"),)
 
 
+def _at_once(state: Finished, event: ev.StopNow, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+    """A second interrupt does not wait for a hook, nor for the last verification."""
+    return state, (Exit(state.code, state.reason, at_once=True),)
+
+
 _EVERYWHERE: dict[type, Handler] = {
     ev.Paused: _paused,
     ev.DeadlineKnown: _deadline,
@@ -65,6 +70,7 @@ _EVERYWHERE: dict[type, Handler] = {
 }
 
 _IDLE: dict[type, Handler] = {
+    ev.RunGone: begin.idle_gone,
     ev.Notice: begin.idle_notice,
     ev.StopNow: begin.idle_notice,
     ev.Warned: begin.idle_warned,
@@ -84,6 +90,7 @@ _TOLD: dict[type, Handler] = {  # what a trainer may still say while it ends, or
 
 _ALIVE: dict[type, Handler] = {
     **_TOLD,
+    ev.RunGone: asked.run_gone,
     ev.Tick: asked.tick,
     ev.Attached: live.attached,
     ev.Reported: live.reported,
@@ -106,6 +113,7 @@ _ROWS: dict[type, dict[type, Handler]] = {
     Clearing: {
         **_IDLE,
         ev.Tick: begin.clearing_tick,
+        ev.StopAsked: begin.remember_stop,
         ev.LeftoversGone: begin.clearing_gone,
         ev.LeftoversRemain: begin.clearing_remain,
     },
@@ -120,14 +128,16 @@ _ROWS: dict[type, dict[type, Handler]] = {
         **_IDLE,
         ev.Spawned: begin.launching_spawned,
         ev.SpawnFailed: begin.launching_failed,
+        ev.RunGone: begin.remember_gone,
         ev.Notice: begin.launching_notice,
         ev.StopNow: begin.launching_notice,
-        ev.StopAsked: begin.launching_stop,
+        ev.StopAsked: begin.remember_stop,
     },
     Starting: _ALIVE,
     Running: _ALIVE,
     Stopping: {
         **_TOLD,
+        ev.RunGone: asked.run_gone,
         ev.Tick: end.stopping_tick,
         ev.Attached: end.stopping_attached,
         ev.Reported: end.stopping_reported,
@@ -144,6 +154,7 @@ _ROWS: dict[type, dict[type, Handler]] = {
     },
     Ending: {
         **_TOLD,
+        ev.RunGone: begin.remember_gone,
         ev.Tick: end.ending_tick,
         ev.LeftoversGone: end.ending_gone,
         ev.LeftoversRemain: end.ending_remain,
@@ -152,16 +163,20 @@ _ROWS: dict[type, dict[type, Handler]] = {
         ev.Warned: end.stopping_warned,
         ev.StopNow: end.ending_stop_now,
         ev.SaveAsked: end.stopping_save,
-        ev.StopAsked: end.ending_stop,
+        ev.StopAsked: end.stopping_stop,
         ev.RestartAsked: end.ending_restart,
     },
     Waiting: {
         **_IDLE,
         ev.Tick: begin.waiting_tick,
-        ev.StopAsked: begin.waiting_stop,
         ev.RestartAsked: begin.waiting_restart,
     },
-    Finished: {ev.SaveAsked: _too_late, ev.StopAsked: _too_late, ev.RestartAsked: _too_late},
+    Finished: {
+        ev.StopNow: _at_once,
+        ev.SaveAsked: _too_late,
+        ev.StopAsked: _too_late,
+        ev.RestartAsked: _too_late,
+    },
 }
 
 TABLE: dict[tuple[type, type], Handler] = {

@@ -39,11 +39,13 @@ def next_due(state: State, policy: Policy, now: float) -> float | None:
                 _deadline_due(state.ledger, state.live, policy, now), *_running_due(state.live, policy, now)
             )
         case Stopping():
-            return _first(state.term_at, state.kill_at)
+            return _first(state.term_at, state.kill_at, state.again_at)
         case Ending():
-            return None if state.examining else _first(state.look_at, state.kill_at)
+            if state.examining:  # only one that has to go does not wait for a disk that is silent
+                return state.look_at if state.ledger.leaving or state.ledger.holding else None
+            return _first(state.look_at, state.kill_at)
         case Waiting():
-            return state.until_at
+            return _first(state.until_at, state.ledger.deadline)
         case Launching() | Finished():
             return None
 

@@ -74,6 +74,7 @@ SAMPLES: dict[type, list[State]] = {
     Clearing: [
         Clearing(Ledger(), "start", 1.0, None, 30.0, "look"),
         Clearing(Ledger(), "start", 1.0, 2.0, 30.0, "term"),
+        Clearing(Ledger(holding="me", stop_request="r0"), "start", None, None, 30.0, "look"),
     ],
     Choosing: [Choosing(Ledger(), "start", False, False, 0, 60.0, None)],
     Launching: [Launching(Ledger(attempt=1), FRESH, "start")],
@@ -82,7 +83,7 @@ SAMPLES: dict[type, list[State]] = {
     Stopping: [
         Stopping(Ledger(attempt=1), live(), "notice", "SIGTERM", 30.0, 32.0),
         Stopping(Ledger(attempt=1), live(hung="hung"), "hung", "silent", 1.0, 11.0),
-        Stopping(Ledger(attempt=1), live(), "refused", "no", None, None),
+        Stopping(Ledger(attempt=1), live(), "refused", "no", None, None, 6.0),
     ],
     Ending: [ending(), ending(examining=True), ending(signalled="term", kill_at=6.0, look_at=5.1)],
     Waiting: [Waiting(Ledger(attempt=1), 7.0, "crashed", False, False)],
@@ -98,6 +99,7 @@ HAPPENINGS: dict[type, list[ev.Event]] = {
     ev.ChooseFailed: [ev.ChooseFailed("EIO", "")],
     ev.Spawned: [ev.Spawned(ME)],
     ev.SpawnFailed: [ev.SpawnFailed("ENOENT")],
+    ev.RunGone: [ev.RunGone("the run directory was removed")],
     ev.Attached: [ev.Attached(TRAINER, 0, 0, None), ev.Attached(TRAINER, 0, 100, RESUMED.name)],
     ev.Reported: [ev.Reported(1, 10, "0.5", "train"), ev.Reported(None, None, None, "eval")],
     ev.Saving: [ev.Saving(10)],
@@ -161,7 +163,9 @@ def _can_go_on(state: State, actions: tuple[act.Action, ...]) -> bool:
         return True
     if isinstance(state, (Choosing, Launching)):
         return True  # a helper, or the loop itself, always answers
-    return isinstance(state, (Starting, Running, Stopping, Ending))  # a process that lives, or a look at it
+    if isinstance(state, Stopping):
+        return False  # it has been told: what then does not end needs a timer that tells it again
+    return isinstance(state, (Starting, Running, Ending))  # a process that lives, or a look at it
 
 
 def test_no_decision_leaves_a_state_that_nothing_ends() -> None:
@@ -192,7 +196,7 @@ def test_a_notice_in_any_state_ends_in_75_or_waits_for_the_worker() -> None:
         after, actions = decide(state, ev.Notice("SIGTERM"), context())
         assert after.ledger.leaving == "SIGTERM"
         if isinstance(after, Finished):
-            assert after.code == ExitCode.SAVED
+            assert after.code == (ExitCode.HELD if state.ledger.holding else ExitCode.SAVED)
             assert any(isinstance(a, act.Exit) for a in actions)
 
 
@@ -490,3 +494,100 @@ def test_an_unmeasured_worker_is_not_stopped_long_before_a_deadline() -> None:
     assert isinstance(state, Starting)
     state, _ = decide(state, ev.Tick(), context(70.0))
     assert isinstance(state, Stopping)
+
+
+def test_a_stop_by_a_person_outlives_a_notice() -> None:
+    """A run that a person stops while nothing runs is held, also where TERM comes before the hold."""
+    clearing, _ = begin(Ledger(), 0.0)
+    remembered, _ = decide(clearing, ev.StopAsked("me", "r1"), context())
+    after, actions = decide(remembered, ev.Notice("SIGTERM"), context())
+    assert isinstance(after, Finished)
+    assert after.code == ExitCode.HELD
+    assert act.Answer("r1", True, "stopped; the run is held") in actions
+    for state in (SAMPLES[Choosing][0], SAMPLES[Waiting][0]):
+        held, _ = decide(state, ev.StopAsked("me", "r1"), context())
+        assert isinstance(held, Finished)
+        assert held.code == ExitCode.HELD
+
+
+def test_every_stop_request_is_answered() -> None:
+    """Of two that are made while the worker ends, the second is answered at once and the first at the end."""
+    state: State = SAMPLES[Stopping][0]
+    state, _ = decide(state, ev.StopAsked("me", "first"), context())
+    state, actions = decide(state, ev.StopAsked("you", "second"), context())
+    assert [a.request for a in actions if isinstance(a, act.Answer)] == ["second"]
+    for event in (ev.WorkerExited(75, None), ev.LeftoversGone(), ev.Examined(None, False, 0, None, "")):
+        state, actions = decide(state, event, context())
+    assert [a.request for a in actions if isinstance(a, act.Answer)] == ["first"]
+
+
+def test_nothing_is_concluded_before_what_an_attempt_left_is_gone() -> None:
+    """An answer about the traces of an attempt counts only once nothing of it lives."""
+    early = ending()
+    after, actions = decide(early, ev.Examined(None, False, 0, None, ""), context())
+    assert after == early
+    assert not actions
+
+
+def test_kill_is_sent_until_it_is_heeded() -> None:
+    """A process that was overlooked when all were killed is killed a second later."""
+    for state in (decide(SAMPLES[Stopping][0], ev.Tick(), context(33.0))[0],
+                  decide(running(), ev.StopNow("a second SIGINT"), context(33.0))[0]):  # fmt: skip
+        due = next_due(state, policy(), 33.0)
+        assert due is not None
+        again, actions = decide(state, ev.Tick(), context(due))
+        assert actions == (act.SignalAll("kill"),)
+        assert next_due(again, policy(), due) is not None
+
+
+def test_a_dead_disk_does_not_hold_a_supervisor_that_has_to_go() -> None:
+    """After a notice the traces of the attempt are waited for ten seconds; without one, for ever."""
+    state, _ = decide(ending(), ev.LeftoversGone(), context(5.0))
+    assert next_due(state, policy(), 5.0) is None
+    state, _ = decide(state, ev.Notice("SIGTERM"), context(6.0))
+    due = next_due(state, policy(), 6.0)
+    assert due == 15.0
+    after, _ = decide(state, ev.Tick(), context(due))
+    assert isinstance(after, Finished)
+    assert after.code == ExitCode.SAVED
+
+
+def test_a_bare_worker_behind_a_shell_has_the_whole_grace() -> None:
+    """A worker that never attached and is told to stop may be saving after its shell is gone."""
+    told = ending()
+    remain = ev.LeftoversRemain((7,))
+    by_itself, _ = decide(told, remain, context(5.0))
+    stopped, _ = decide(replace(told, why="notice"), remain, context(5.0))
+    assert isinstance(by_itself, Ending)
+    assert isinstance(stopped, Ending)
+    assert by_itself.kill_at == 5.0 + 5.0
+    assert stopped.kill_at == 5.0 + policy().grace
+
+
+def test_a_deadline_ends_a_wait() -> None:
+    """A supervisor whose end comes during a backoff ends then, and starts no attempt."""
+    state = Waiting(Ledger(deadline=10.0, deadline_source="time_limit"), 60.0, "crashed", False, False)
+    assert next_due(state, policy(), 5.0) == 10.0
+    after, _ = decide(state, ev.Tick(), context(10.0))
+    assert isinstance(after, Finished)
+    assert after.code == ExitCode.SAVED
+
+
+def test_a_second_interrupt_waits_for_nothing() -> None:
+    """A supervisor that waits for a hook or a verification at its end goes at once."""
+    _, actions = decide(SAMPLES[Finished][0], ev.StopNow("a second SIGINT"), context())
+    assert actions == (act.Exit(0, "done", at_once=True),)
+
+
+def test_a_run_whose_directory_is_gone_cannot_be_asked_for_again() -> None:
+    """Where the run directory was removed or replaced the worker is killed, and the exit is 73, not 75."""
+    state, actions = decide(running(), ev.RunGone("removed"), context())
+    assert act.SignalAll("kill") in actions
+    for event in (ev.WorkerExited(None, 9), ev.LeftoversGone(), ev.Examined(None, False, 0, None, "")):
+        state, _ = decide(state, event, context())
+    assert isinstance(state, Finished)
+    assert state.code == ExitCode.CANNOT_WRITE
+    choosing = SAMPLES[Choosing][0]
+    lost = ev.ChooseFailed("ENOENT", "", gone=True)
+    assert isinstance(decide(choosing, lost, context(5.0))[0], Choosing)  # a mount may come back
+    assert decide(choosing, lost, context(61.0))[0].code == ExitCode.CANNOT_WRITE

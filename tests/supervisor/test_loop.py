@@ -1,0 +1,134 @@
+"""The loop: no signal is lost, none counts twice, nothing that was posted waits for something else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from outlast_jobs.cadence import SavePolicy
+from outlast_jobs.restart import Policy as RestartPolicy
+from outlast_supervisor import events as ev
+from outlast_supervisor import linux
+from outlast_supervisor.helper import Helper, bounded
+from outlast_supervisor.loop import Loop
+from outlast_supervisor.policy import Policy
+from outlast_supervisor.rules_begin import begin
+from outlast_supervisor.states import Finished, Ledger
+
+_TOUCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """A loop that listens, in a process whose signals are given back afterwards."""
+    before = {number: signal.getsignal(number) for number in _TOUCHED}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    made = Loop(Policy(RestartPolicy(), SavePolicy()), lambda text: None)
+    yield made
+    made.close()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def until_stopped(loop: Loop, seconds: float = 10.0) -> None:
+    """Run it, and fail where nothing stops it."""
+    deadline = time.monotonic() + seconds
+    loop.dues.append(lambda: deadline)
+    idle = loop.on_idle
+
+    def watched(now: float) -> None:
+        idle(now)
+        loop.stopped = loop.stopped or now >= deadline
+
+    loop.on_idle = watched
+    loop.run(*begin(Ledger(), time.monotonic()))
+    assert time.monotonic() < deadline, "nothing stopped the loop"
+
+
+def test_a_flood_of_signals_hides_no_other(loop: Loop) -> None:
+    """A TERM that comes after thousands of other signals, all before one look, is heard."""
+    heard: list[int] = []
+
+    def on_signal(number: int) -> None:
+        heard.append(number)
+        loop.stopped = number == signal.SIGTERM
+
+    loop.on_signal = on_signal
+    loop.listen({signal.SIGTERM, signal.SIGUSR2})
+    for _ in range(3000):
+        os.kill(os.getpid(), signal.SIGUSR2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    until_stopped(loop)
+    assert heard[-1] == signal.SIGTERM
+
+
+def test_signals_that_were_blocked_are_heard(loop: Loop) -> None:
+    """Whoever started the supervisor with its signals blocked, CHLD above all, does not make it deaf."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _TOUCHED)
+    loop.on_signal = lambda number: setattr(loop, "stopped", True)
+    loop.listen({signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)
+    until_stopped(loop)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGCHLD, signal.SIGTERM}
+
+
+def test_what_is_posted_between_two_sleeps_is_decided_before_the_next(loop: Loop) -> None:
+    """An event that comes of what is due by the clock does not wait for another event."""
+    posted: list[float] = []
+
+    def on_idle(now: float) -> None:
+        if isinstance(loop.state, Finished):
+            loop.stopped = True
+        elif not posted:
+            posted.append(now)
+            loop.post(ev.Notice("test"))
+
+    loop.on_idle = on_idle
+    loop.listen({signal.SIGTERM})
+    began = time.monotonic()
+    until_stopped(loop)
+    assert time.monotonic() - began < 5
+
+
+def test_a_helper_counts_what_is_pending_from_many_threads() -> None:
+    """Jobs handed in by several threads at once leave nothing pending when all are done."""
+    done = threading.Semaphore(0)
+    helper = Helper("test", lambda tag, result, error: done.release())
+    threads = [
+        threading.Thread(target=lambda: [helper.submit("t", lambda: None) for _ in range(500)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(2000):
+        assert done.acquire(timeout=10)
+    assert helper.pending == 0
+
+
+def test_what_hangs_is_left_behind() -> None:
+    """A write that a dead disk holds delays the end by a bounded time."""
+    for_ever = threading.Event()
+    assert not bounded(for_ever.wait, 0.01)
+    for_ever.set()
+    assert bounded(lambda: None, 10)
+
+
+def test_pidfds_work_where_python_does_not_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds against old headers (conda, uv) lack the calls; the kernel has them."""
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(signal, "pidfd_send_signal")
+    fd = linux.pidfd_open(os.getpid())
+    try:
+        linux.pidfd_send_signal(fd, 0)
+    finally:
+        os.close(fd)
+    with pytest.raises(ProcessLookupError):
+        linux.pidfd_open(2**22 + 1)
