@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tests.e2e.conftest import MakeRun
-from tests.e2e.faulty import ends, only, outcomes, resumed, toy
+from tests.e2e.faulty import ends, only, outcomes, plain, resumed
 
 from outlast_jobs.contract import ExitCode
 
 
 def test_a_run_that_diverges_again_is_held_as_sick(make_run: MakeRun) -> None:
     """NaN from step 45 on: back to the healthy generation of step 40, NaN again, held with 70 and left alone."""
-    run = make_run(toy("--nan-from", 45, steps=400, save={"every_steps": 20}, keep={"last": 9}))
+    run = make_run(plain("--nan-from", 45, steps=4000, save={"every_steps": 20}, keep={"last": 9}))
     first = run.start()
     assert first.wait() == ExitCode.HELD, run.report()
     assert outcomes(run) == ["sick", "sick"]
@@ -33,7 +33,7 @@ def test_a_run_that_diverges_again_is_held_as_sick(make_run: MakeRun) -> None:
 def test_sick_continue_goes_on_to_the_end(make_run: MakeRun) -> None:
     """Under that policy a run that diverges is told of, marked unhealthy, and carried to its end."""
     run = make_run(
-        toy("--nan-from", 45, steps=70, save={"every_steps": 20}, keep={"last": 9}, sick="continue")
+        plain("--nan-from", 45, steps=70, save={"every_steps": 20}, keep={"last": 9}, sick="continue")
     )
     first = run.start()
     assert first.wait() == ExitCode.DONE, run.report()

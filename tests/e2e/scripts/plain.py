@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seconds", default="0.002", help="of each step; of several, one after the other")
     parser.add_argument("--fail-in", default="", help="the step in which attempt 1, 2, … raises")
+    parser.add_argument("--nan-from", type=int, default=10**9, help="the loss is NaN from that step on")
     parser.add_argument("--digest-every", type=int, default=1)
     parser.add_argument("--ballast", type=int, default=0, help="bytes by which each save is larger")
     args = parser.parse_args()
@@ -59,7 +60,8 @@ def main() -> None:
                 raise RuntimeError(f"step {step} fails")
             time.sleep(seconds)
             summed.add(step)
-            ckpt.step(loss=1 / step, step=step, mono=time.monotonic())
+            loss = 1 / step if step < args.nan_from else float("nan")
+            ckpt.step(loss=loss, step=step, mono=time.monotonic())
     print(f"the sum is {summed.total}", flush=True)
     if Path("export-fails").exists():
         Path("export-fails").unlink()
