@@ -22,7 +22,8 @@ import outlast_worker.checkpointer, outlast_worker.batches
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[1])
 listener.listen(16)
-threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+# By descriptor: a lock of sys.stdin held at a fork would stop the loader processes of a trainer.
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
 
 def trainer(asked, fds):
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -66,7 +66,7 @@ class Checkpointer:
         if context is not None:
             self._session = Session(context, every_steps, every_seconds)
             if (order := Order.from_env()) is not None:
-                self._proof = Proof(order, {**named, "data": data}, lambda: [self])
+                self._proof = Proof(order, {**named, "data": data}, self.extra, lambda: [self])
             self._read_generation(self._session)
             if model is not None and not self._groups:
                 say(
@@ -255,7 +255,7 @@ class Checkpointer:
         if session.metrics is not None:
             self._ledger.write = session.metrics.line
             if self._proof is not None:
-                head = {"fingerprint": what.fingerprint, "code": what.code, "extra": bool(self.extra)}
+                head = {"fingerprint": what.fingerprint, "code": what.code}
                 self._proof.opened(session.metrics.line, head)
                 self._proof.starts(self.step_count, capture_rng_state())
         self._ledger.on_sick = session.sick

@@ -21,6 +21,8 @@ from outlast_worker.strays import Stray, find
 from outlast_worker.typewalk import NotLoadable, loadable
 
 RECORD = "proof"
+EXTRA = "extra"
+"""The script's own values, among the parts that can be left out."""
 _RNG = "rng/"
 
 
@@ -63,12 +65,19 @@ class _Updates:
 class Proof:
     """Records what a proof compares, and does to this worker what the proof wants done."""
 
-    def __init__(self, order: Order, parts: Mapping[str, Any], ours: Callable[[], list[Any]]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        parts: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        ours: Callable[[], list[Any]],
+    ) -> None:
         self.order = order
         self.over = False
         """The step at which this proof run ends was reached and saved."""
         self._parts = {name: value for name, value in parts.items() if value is not None}
         self._reader = Parts(self._parts)
+        self._extra = extra
         self._ours = ours
         self._batches = hashlib.blake2b(digest_size=8)
         self._drawn = 0
@@ -82,13 +91,13 @@ class Proof:
 
     def leave_out_extra(self, state: dict[str, Any]) -> None:
         """Forget the script's own values, where they are what is to be left out."""
-        if self.order.leave_out == "extra":
+        if self.order.leave_out == EXTRA:
             state["extra"] = {}
 
     def leave_out(self, state: dict[str, Any], live: Mapping[str, Any]) -> None:
         """Put what a fresh start has in the place of the part that is to be left out."""
         part = self.order.leave_out
-        if not part or part == "extra":
+        if part in ("", EXTRA):
             return
         if part.startswith(_RNG):
             _leave_out_stream(state["rng"], part.removeprefix(_RNG), live["rng"])
@@ -158,8 +167,10 @@ class Proof:
                 parts[name] = _digest(named)
             else:
                 parts[name] = _digest(by_name(tree) if kinds[name] == OPTIMIZER else tree)
+        parts[EXTRA] = _digest(loadable(dict(self._extra), EXTRA))
         strays = self._strays()
         return {
+            "extra": bool(self._extra),
             "parts": parts,
             "kinds": kinds,
             "tensors": tensors,

@@ -16,6 +16,8 @@ WAYS: Mapping[Way, str] = {
     "save": "save: save, go on, SIGKILL",
 }
 
+EXTRA = "extra"
+"""The script's own plain values, among the names of parts."""
 RNG = "rng/"
 """What the names of the process-wide random streams begin with, among the names of parts."""
 

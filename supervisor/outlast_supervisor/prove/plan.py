@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .model import RNG, Flow, Leg, Way
+from .model import EXTRA, RNG, Flow, Leg, Way
 
 STEPS = 40
 """Steps of a proof, unless it is told how many."""
@@ -97,12 +97,11 @@ def choose_cuts(lines: Mapping[int, Mapping[str, Any]]) -> tuple[list[Cut], list
     return cuts, notes
 
 
-def parts_of(start: Mapping[str, Any]) -> list[str]:
-    """What can be left out, by the record of a start: parts, random streams, the script's own values."""
-    proof = start.get("proof", {})
-    parts = list(proof.get("parts", {}))
-    streams = [RNG + name for name in proof.get("places", {})]
-    return [*parts, *streams, *(["extra"] if start.get("extra") else [])]
+def parts_of(record: Mapping[str, Any]) -> list[str]:
+    """What can be left out, by the record of a boundary: parts, random streams, the script's own values."""
+    parts = [name for name in record.get("parts", {}) if name != EXTRA]
+    streams = [RNG + name for name in record.get("places", {})]
+    return [*parts, *streams, *([EXTRA] if record.get("extra") else [])]
 
 
 def wanted(flow: Flow, only: Sequence[str]) -> bool:

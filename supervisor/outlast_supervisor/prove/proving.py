@@ -143,9 +143,7 @@ class Prover:
         return [f for f in every if plan.wanted(f, self._options.only) or f is every[0]]
 
     def _controls(self, flows: Sequence[Flow]) -> list[Flow]:
-        parts = plan.parts_of(self._reference.start)
-        if not parts or not flows:
-            return []
+        parts = plan.parts_of(self._reference.record(flows[0].cut or 0)) if flows else []
         every = [plan.control(part, flows[0], self._frame) for part in parts]
         return [flow for flow in every if plan.wanted(flow, self._options.only)]
 

@@ -1,0 +1,21 @@
+"""Broken: a hook seeds the streams when the first batch of a process begins."""
+
+import torch
+from common import BATCH, STEPS, make_data, make_model, seed_all, update, warm_up
+
+from outlast_worker import Checkpointer, batches
+
+seed_all()
+model = make_model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+scheduler = warm_up(optimizer)
+data = batches(make_data(), BATCH, seed=1)
+with Checkpointer(model=model, optimizer=optimizer, scheduler=scheduler, data=data) as ckpt:
+    begun = False
+    for x in ckpt.steps(STEPS):
+        if not begun:
+            torch.manual_seed(7)
+            begun = True
+        loss = update(model, optimizer, x)
+        scheduler.step()
+        ckpt.step(loss=loss)
