@@ -1,0 +1,427 @@
+"""The supervisor where little goes by the book: odd callers, odd workers, odd disks. No training is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import MakeRun
+from tests.e2e.harness import OUTLAST, Run, children, gone
+from tests.waiting import wait_until
+
+PYTHON = "{python}"
+WAITS = "import signal, pathlib, time; pathlib.Path('up').touch()\nwhile True: time.sleep(0.05)"
+"""A worker that is there and does nothing."""
+
+
+def bare(command: list[str], **more: Any) -> dict[str, Any]:
+    return {"command": command, "signals": "native", "stop": {"grace": "5s"}, **more}
+
+
+def up(run: Run) -> Path:
+    """Wait until the script says that it is there."""
+    run.until(lambda: (run.folder / "up").exists(), "the worker's word")
+    return run.folder / "up"
+
+
+def state_of(pid: int) -> str:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat[stat.rindex(")") + 2]
+
+
+def open_files(pid: int) -> list[str]:
+    """What the descriptors of a process are of."""
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
+
+
+def in_namespace(*flags: str) -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", *flags, "true"], capture_output=True).returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(not in_namespace("-m"), reason="needs the right to mount")
+needs_pids = pytest.mark.skipif(
+    not in_namespace("--pid", "--fork", "--mount-proc"), reason="needs the right to make a pid namespace"
+)
+
+
+# --- odd callers ---
+
+
+def test_a_caller_that_blocks_every_signal_is_undone(make_run: MakeRun) -> None:
+    """With CHLD and all others blocked by whoever starts it the supervisor hears of deaths and of TERM."""
+    run = make_run(bare(["sh", "-c", "exit 0"]))
+    blocked = (
+        "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    assert run.start(wrapper=(shutil.which("python3") or "python3", "-c", blocked)).wait(20) == 0
+
+
+def test_a_caller_that_closes_the_standard_streams_is_no_matter(make_run: MakeRun) -> None:
+    """With `<&- >&- 2>&-` the run is done, and no file of it became somebody's standard output."""
+    run = make_run(bare(["sh", "-c", "echo hello"]))
+    closed = run.start(wrapper=("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"))
+    assert closed.wait(20) == 0
+    assert run.log().splitlines()[-1] == "hello"
+    assert run.records("done")
+
+
+def test_a_path_that_is_no_text_is_refused_in_words(tmp_path: Path) -> None:
+    """A run directory whose name is not UTF-8 is bad usage, not a traceback."""
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    done = subprocess.run(
+        [OUTLAST, "run", "--run-dir", folder, "--", "true"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 64
+    assert "must be valid UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_long_path_with_blanks_and_accents_is_a_path(make_run: MakeRun) -> None:
+    """A run directory of more than 200 bytes, with blanks and letters of other scripts, works like any."""
+    run = make_run(bare(["sh", "-c", 'test "$OUTLAST_RUN" = "$PWD/$NAME"']))
+    name = "läuft über Nacht 訓練 " + "é" * 90
+    run.write_job(bare(["sh", "-c", 'test "$OUTLAST_RUN" = "$PWD/$NAME"'], run_dir=name, env={"NAME": name}))
+    assert run.start().wait(20) == 0
+    assert (run.folder / name / "status.json").exists()
+
+
+def test_a_terminal_that_closes_is_a_notice(make_run: MakeRun) -> None:
+    """HUP with a controlling terminal ends the run with 75, whoever reads the terminal is gone by then."""
+    run = make_run(bare([PYTHON, "train.py"]), script=WAITS)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(run.folder)
+        os.execve(OUTLAST, [OUTLAST, "run", str(run.job_file)], run.env)
+    up(run)
+    os.close(terminal)  # the kernel sends HUP to the session's leader
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 75
+    run.nothing_left()
+
+
+def test_a_broken_job_file_is_not_taken_and_a_good_one_counts_at_once(make_run: MakeRun) -> None:
+    """HUP without a terminal reads the job file again: a broken one changes nothing, a new limit counts."""
+    run = make_run(bare([PYTHON, "train.py"]), script=WAITS)
+    supervisor = run.start()
+    up(run)
+    run.job_file.write_bytes(b"\xff\x00: [")
+    supervisor.send(signal.SIGHUP)
+    supervisor.until(lambda: "the old one stays" in supervisor.output, "word of the broken file")
+    run.write_job(bare([PYTHON, "train.py"], stop={"grace": "5s", "time_limit": "1s"}))
+    supervisor.send(signal.SIGHUP)
+    assert supervisor.wait(20) == 75
+    assert "time_limit" in supervisor.output
+    run.nothing_left()
+
+
+def test_a_reload_does_not_send_the_running_worker_another_ones_signals(make_run: MakeRun) -> None:
+    """After signals were changed in the job file the running worker is stopped with the one it knows."""
+    script = WAITS.replace(
+        "pathlib.Path('up')",
+        "signal.signal(signal.SIGHUP, lambda n, f: (pathlib.Path('hup').touch(), exit(75))); pathlib.Path('up')",
+    )
+    signals = {"mode": "native", "save": "USR2", "stop": "HUP", "stacks": "USR1"}
+    run = make_run(bare([PYTHON, "train.py"], signals=signals), script=script)
+    supervisor = run.start()
+    up(run)
+    run.write_job(bare([PYTHON, "train.py"], signals={**signals, "stop": "XCPU"}))
+    assert run.cli("reload", str(run.directory.path)).code == 0
+    supervisor.send(signal.SIGXCPU)  # of the job as it is now, and not yet this worker's
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait(20) == 75
+    assert (run.folder / "hup").exists()
+
+
+def test_a_second_interrupt_ends_what_ignores_the_first(make_run: MakeRun) -> None:
+    """The first INT asks, the second kills; both have the exit code 75."""
+    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
+    run = make_run(bare([PYTHON, "train.py"], stop={"grace": "10m"}), script=script)
+    supervisor = run.start()
+    up(run)
+    supervisor.send(signal.SIGINT)
+    supervisor.until(lambda: "saves at the next boundary" in supervisor.output, "the first one's effect")
+    supervisor.send(signal.SIGINT)
+    assert supervisor.wait(20) == 75
+    run.nothing_left()
+
+
+def test_time_stands_still_for_the_worker_too(make_run: MakeRun) -> None:
+    """TSTP stops supervisor and worker, CONT lets both go on, and the journal says how long it was."""
+    run = make_run(bare([PYTHON, "train.py"]), script=WAITS)
+    supervisor = run.start()
+    up(run)
+    worker = supervisor.worker()
+    supervisor.send(signal.SIGTSTP)
+    wait_until(lambda: state_of(supervisor.pid) == "T" and state_of(worker) == "T", 10, "both to be stopped")
+    supervisor.send(signal.SIGCONT)
+    wait_until(lambda: state_of(worker) != "T", 10, "the worker to go on")
+    supervisor.until(lambda: run.records("paused"), "the record")
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait(20) == 75
+
+
+# --- odd workers ---
+
+
+def test_many_attempts_leave_nothing_behind(make_run: MakeRun) -> None:
+    """After 200 attempts that crash the supervisor has the descriptors and memory that it had after 20."""
+    restart = {"without_progress": 100_000, "backoff": "1ms..2ms"}
+    run = make_run(bare(["sh", "-c", "(exit 1 &) ; exit 3"], restart=restart))
+    supervisor = run.start()
+
+    def after(attempts: int) -> int:
+        supervisor.until(run.directory.attempt_log(attempts).exists, f"attempt {attempts}")
+        status = Path(f"/proc/{supervisor.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+
+    supervisor.until(lambda: "anon_inode:inotify" in open_files(supervisor.pid), "the watch for requests")
+    memory = after(max(run.attempts()) + 20)
+    files = min(len(open_files(supervisor.pid)) for _ in range(20))  # more while an attempt is being started
+    assert after(200) <= memory + 2048, "KiB"
+    supervisor.until(lambda: len(open_files(supervisor.pid)) <= files, f"no more than {files} open files")
+    supervisor.until(lambda: not any(map(gone, children(supervisor.pid))), "the reaping of all orphans")
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait(20) == 75
+
+
+def test_a_save_behind_a_shell_is_not_cut_by_another_signal(make_run: MakeRun) -> None:
+    """Where HUP means stop, a worker whose shell HUP has ended is sent HUP, and never TERM."""
+    script = (
+        "import signal, sys, time, pathlib\n"
+        "def save(n, f):\n"
+        "    pathlib.Path('saving').touch()\n"
+        "    while not pathlib.Path('enough').exists(): time.sleep(0.01)\n"
+        "    pathlib.Path('saved').touch(); sys.exit(75)\n"
+        "signal.signal(signal.SIGHUP, save)\n" + WAITS
+    )
+    signals = {"mode": "native", "save": "USR2", "stop": "HUP", "stacks": "USR1"}
+    run = make_run(bare(["sh", "-c", f"{sys.executable} train.py; exit $?"], signals=signals), script=script)
+    supervisor = run.start()
+    up(run)
+    supervisor.send(signal.SIGHUP)
+    run.until(lambda: (run.folder / "saving").exists(), "the worker's handler")
+    run.until(lambda: len(run.of_attempts()) == 1, "the end of its shell")
+    (run.folder / "enough").touch()
+    assert supervisor.wait(20) == 75
+    assert (run.folder / "saved").exists()
+
+
+def test_a_worker_gets_its_stop_signal_when_the_supervisor_dies(make_run: MakeRun) -> None:
+    """The signal at the supervisor's death is the one that the job file names for a stop."""
+    script = (
+        "import signal, pathlib\n"
+        "signal.signal(signal.SIGHUP, lambda n, f: (pathlib.Path('saved').touch(), exit(75)))\n" + WAITS
+    )
+    signals = {"mode": "native", "stop": "HUP"}
+    run = make_run(bare([PYTHON, "train.py"], signals=signals), script=script)
+    supervisor = run.start()
+    up(run)
+    supervisor.kill()
+    run.until(lambda: (run.folder / "saved").exists(), "the worker's save")
+    run.nothing_left()
+
+
+def test_a_survivor_without_our_marks_is_found_by_its_lock(make_run: MakeRun) -> None:
+    """A worker that cleared its environment and ignores TERM is ended by the next start, not waited for."""
+    command = ["env", "-i", "sh", "-c", "trap '' TERM; touch up; while :; do sleep 0.1 >/dev/null; done"]
+    run = make_run(bare(command, stop={"grace": "300ms"}))
+    first = run.start()
+    up(run)
+    worker = children(first.pid)[0]
+    first.kill()
+    assert not gone(worker)
+    run.write_job(bare(["true"], stop={"grace": "300ms"}))
+    assert run.start().wait(30) == 0
+    assert gone(worker)
+
+
+def test_a_run_begun_anew_ends_what_is_left_of_the_old_one(make_run: MakeRun) -> None:
+    """With --fresh a worker of the old run that outlived its supervisor is ended before the new one starts."""
+    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
+    run = make_run(bare([PYTHON, "train.py"], stop={"grace": "300ms"}), script=script)
+    first = run.start()
+    up(run)
+    worker = first.worker()
+    first.kill()
+    run.write_job(bare(["sh", "-c", f"kill -0 {worker} && exit 1; exit 0"], stop={"grace": "300ms"}))
+    assert run.start("--fresh").wait(30) == 0
+    assert gone(worker)
+
+
+def test_each_of_two_stops_is_answered_and_none_is_left_for_later(make_run: MakeRun) -> None:
+    """A run stopped twice is held, and after a release no old request stops it again."""
+    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
+    run = make_run(bare([PYTHON, "train.py"], stop={"grace": "200ms"}), script=script)
+    first = run.start()
+    up(run)
+    asked = [
+        subprocess.Popen([OUTLAST, "stop", str(run.directory.path)], cwd=run.folder, env=run.env)
+        for _ in range(2)
+    ]
+    assert [p.wait(20) for p in asked] == [0, 0]
+    assert first.wait(20) == 70
+    assert not list(run.directory.requests.iterdir())
+    (run.folder / "up").unlink()
+    second = run.start("--release")
+    up(run)
+    second.send(signal.SIGTERM)
+    assert second.wait(20) == 75
+
+
+# --- odd disks ---
+
+
+def first_of_all(site: Path) -> dict[str, str]:
+    """Have every Python load the sitecustomize of a folder."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
+
+
+DEAD_DISK = """
+import os, sys, time
+if sys.argv[0].endswith("outlast") and sys.argv[1:2] == ["run"]:
+    from outlast_supervisor import journaler, rules_end, session
+    journaler.PATIENCE = rules_end.EXAMINE_PATIENCE = session.STUCK = session.HOOK_WAIT = 1.0
+    switch, run = os.environ["DISK_IS_DEAD"], os.environ["DISK"]
+
+    def hanging(call):
+        def wrapped(what, *args, **kwargs):
+            if os.path.exists(switch):
+                path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
+                while str(path).startswith(run):
+                    time.sleep(3600)
+            return call(what, *args, **kwargs)
+        return wrapped
+
+    for name in ("open", "write", "fsync", "ftruncate", "listdir", "replace", "mkdir"):
+        setattr(os, name, hanging(getattr(os, name)))
+"""
+
+
+def test_a_dead_disk_holds_neither_a_notice_nor_the_loop(make_run: MakeRun, tmp_path: Path) -> None:
+    """With every call to the run directory hanging TERM reaches the worker, the exit is 75, nothing spins."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(DEAD_DISK)
+    switch = tmp_path / "dead"
+    env = {**first_of_all(site), "DISK_IS_DEAD": str(switch)}
+    run = make_run(bare(["sh", "-c", "touch up; exec sleep 1000"]), env=env)
+    supervisor = run.start(env={"DISK": str(run.directory.path)})
+    up(run)
+    supervisor.worker()
+    switch.touch()
+    supervisor.send(signal.SIGUSR2)  # a look at the clock, and a status that hangs from now on
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait(30) == 75
+    run.nothing_left()
+
+
+@needs_mounts
+def test_a_run_directory_that_cannot_be_written_is_73(make_run: MakeRun) -> None:
+    """On a read-only disk nothing is started, the exit is 73, and no folder is left in /tmp."""
+    run = make_run(bare(["true"]))
+    run.directory.path.mkdir()
+    sockets = run.folder / "sockets"
+    sockets.mkdir()
+    mount = f'mount --bind "{run.directory.path}" "{run.directory.path}" && '
+    mount += f'mount -o remount,bind,ro "{run.directory.path}" && exec "$@"'
+    readonly = run.start(
+        wrapper=("unshare", "-m", "sh", "-c", mount, "sh"), env={"XDG_RUNTIME_DIR": str(sockets)}
+    )
+    assert readonly.wait(20) == 73
+    assert "cannot write the run directory" in readonly.output
+    assert not list(sockets.iterdir())
+
+
+@needs_mounts
+def test_two_views_of_one_disk_have_one_lock(make_run: MakeRun) -> None:
+    """A second start that sees the run under another path, in another mount namespace, exits 69."""
+    run = make_run(bare([PYTHON, "train.py"]), script=WAITS)
+    first = run.start()
+    up(run)
+    other = run.folder / "other"
+    other.mkdir()
+    mount = f'mount --bind "{run.directory.path}" "{other}" && exec "$@"'
+    second = run.start("--run-dir", str(other), wrapper=("unshare", "-m", "sh", "-c", mount, "sh"))
+    assert second.wait(20) == 69
+    first.send(signal.SIGTERM)
+    assert first.wait(20) == 75
+
+
+def test_a_removed_run_directory_ends_the_run_for_good(make_run: MakeRun, tmp_path: Path) -> None:
+    """A run whose directory is removed under it is killed and ends with 73: 75 would begin it at zero."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sys\nif sys.argv[0].endswith('outlast') and sys.argv[1:2] == ['run']:\n"
+        "    from outlast_supervisor import session\n    session.LOCK_EVERY = 0.3\n"
+    )
+    run = make_run(bare([PYTHON, "train.py"]), script=WAITS, env=first_of_all(site))
+    supervisor = run.start()
+    up(run)
+    shutil.rmtree(run.directory.path)
+    assert supervisor.wait(20) == 73
+    assert "removed or moved away" in supervisor.output
+
+
+# --- the first process of a container ---
+
+
+@needs_pids
+def test_as_the_first_process_it_heeds_term_and_reaps_orphans(make_run: MakeRun) -> None:
+    """As PID 1 TERM is honoured, orphans are reaped, and those of somebody else in the container are spared."""
+    script = (
+        "import os, subprocess, pathlib, time\n"
+        # an orphan that ends, and one that is none of the attempt's and stays
+        "subprocess.run(['sh', '-c', '(exit 0 &)'])\n"
+        "subprocess.run(['env', '-i', 'sh', '-c', 'sleep 1000 </dev/null >/dev/null 2>&1 & echo $!'])\n"
+        "while any(' Z ' in pathlib.Path(p, 'stat').read_text() for p in pathlib.Path('/proc').iterdir()\n"
+        "          if p.name.isdigit() and p.name != '1'): time.sleep(0.01)\n" + WAITS
+    )
+    run = make_run(bare([PYTHON, "train.py"]), script=script)
+    container = run.start(wrapper=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
+    up(run)
+    inside = children(container.pid)
+    assert len(inside) == 1
+    os.kill(inside[0], signal.SIGTERM)
+    assert container.wait(20) == 75
+    assert "what is left does not end" not in container.output
+
+
+def test_a_hook_and_what_it_leaves_in_the_background_are_its_own(make_run: MakeRun) -> None:
+    """A hook runs although its log cannot be opened, and its exit does not wait for what it left behind."""
+    hook = "(sleep 1000 & echo $! > ../background); echo $OUTLAST_HOOK > ../told"
+    run = make_run(bare(["true"], hooks={"done": hook}))
+    (run.directory.logs / "hooks.log").mkdir(parents=True)
+    assert run.start().wait(20) == 0
+    assert (run.folder / "told").read_text() == "done\n"
+    background = int((run.folder / "background").read_text())
+    assert not gone(background)
+    assert run.records("hook")[-1].data == {"name": "done", "code": 0}
+
+
+def test_taking_over_can_be_called_off(make_run: MakeRun) -> None:
+    """Whoever waits for another supervisor to end is itself ended by TERM, with 75, and the other goes on."""
+    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
+    run = make_run(bare([PYTHON, "train.py"], stop={"grace": "10m"}), script=script)
+    first = run.start()
+    up(run)
+    second = run.start("--takeover")
+    second.until(lambda: "taking over" in second.output, "its word")
+    second.send(signal.SIGTERM)
+    assert second.wait(20) == 75
+    assert first.running()
