@@ -11,6 +11,8 @@ from .model import EXTRA, RNG, Flow, Leg, Way
 STEPS = 40
 """Steps of a proof, unless it is told how many."""
 
+_NO_EPOCHS = "the job counts no epochs: it is cut half-way"
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -80,6 +82,8 @@ def choose_cuts(lines: Mapping[int, Mapping[str, Any]]) -> tuple[list[Cut], list
     steps = sorted(lines)
     if len(steps) < 2:
         return [], []
+    if not _counts(lines):
+        return [Cut(_middle(steps[:-1], lines), "half-way")], [_NO_EPOCHS]
     notes: list[str] = []
     epoch = lines[steps[0]].get("epoch", 0)
     inside = _inside(lines, epoch)
@@ -90,10 +94,7 @@ def choose_cuts(lines: Mapping[int, Mapping[str, Any]]) -> tuple[list[Cut], list
     if second:
         cuts.append(Cut(_middle(second, lines), f"inside epoch {epoch + 2}"))
     else:
-        reached = (
-            "no epochs are counted" if not _counts(lines) else f"step {steps[-1]} does not reach into it"
-        )
-        notes.append(f"no cut in the second epoch: {reached}")
+        notes.append(f"no cut in the second epoch: step {steps[-1]} does not reach into it")
     return cuts, notes
 
 
@@ -125,8 +126,6 @@ def _signals(way: Way, cut: int, frame: Frame) -> str:
 
 def _inside(lines: Mapping[int, Mapping[str, Any]], epoch: int) -> list[int]:
     """Boundaries after which this epoch goes on."""
-    if not _counts(lines):
-        return []
     return [
         step
         for step in sorted(lines)
