@@ -120,7 +120,9 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.directory = RunDirectory(folder / "run")
         self.job_file = folder / "job.yaml"
-        self.env = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **env}
+        # bytecode is kept, whatever the caller likes: hundreds of starts compile everything anew otherwise
+        kept = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
+        self.env = {**os.environ, **kept, **env}
         self._mark = uuid.uuid4().hex
         self.env[_MARK] = self._mark
         self.supervisors: list[Supervisor] = []
