@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -18,7 +19,7 @@ from outlast_jobs.identity import ProcessIdentity
 from outlast_supervisor import events as ev
 from outlast_supervisor.intake import Intake, Trainers
 from outlast_supervisor.notify import Message, NotifySocket
-from outlast_supervisor.processes import carries
+from outlast_supervisor.processes import carries, send
 
 RUN_ID = "a" * 32
 
@@ -147,3 +148,42 @@ def test_a_trainers_end_is_told_by_its_pidfd(trainer: int) -> None:
     assert trainers.gone(trainer) == identity
     assert trainers.by_pid == {}
     selector.close()
+
+
+def test_the_words_of_the_worker_count_when_it_is_dead(intake: Intake, trainer: int) -> None:
+    """What the first process sent before it died is heard after, and it was a trainer."""
+    identity = ProcessIdentity.of(trainer)
+    assert identity is not None
+    intake.know(identity)
+    os.kill(trainer, signal.SIGKILL)
+    wait_until(lambda: ProcessIdentity.of(trainer) is None, 10, "its end")
+    found = intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_STEP": "0", "X_OUTLAST_EXIT": "done"}))
+    assert found == [ev.Attached(identity, 0, 0, None), ev.TrainerGone(identity), ev.Said("done")]
+    assert intake.events(Message(trainer, {"READY": "1"})) == []
+
+
+def test_a_pid_that_another_process_has_now_speaks_for_that_one(intake: Intake, trainer: int) -> None:
+    """A process is known by its start time too: the next owner of its pid is looked at anew."""
+    identity = ProcessIdentity.of(trainer)
+    assert identity is not None
+    intake.know(ProcessIdentity(trainer, identity.start - 1, identity.boot))
+    assert intake.events(Message(trainer, {"READY": "1"})) == [ev.Attached(identity, 0, 0, None)]
+
+
+def test_trainers_are_known_without_pidfds(
+    intake: Intake, trainer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a kernel that has no pidfds a trainer attaches all the same, and its end is seen when looked for."""
+
+    def lacking(pid: int) -> int:
+        raise OSError(errno.ENOSYS, "no such system call")
+
+    monkeypatch.setattr("outlast_supervisor.linux.pidfd_open", lacking)
+    identity = ProcessIdentity.of(trainer)
+    assert identity is not None
+    trainers = intake._trainers
+    assert intake.events(Message(trainer, {"READY": "1"})) == [ev.Attached(identity, 0, 0, None)]
+    assert trainers.unpinned_gone() == []
+    assert send(identity, signal.SIGKILL)
+    wait_until(lambda: trainers.unpinned_gone() == [trainer], 10, "its end")
+    assert trainers.gone(trainer) == identity

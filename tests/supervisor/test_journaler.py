@@ -126,3 +126,27 @@ def test_the_time_without_a_journal_is_recorded_when_it_ends(tmp_path: Path) -> 
     assert [r.event for r in records] == ["first", "unjournaled"]
     assert records[1].data["seconds"] >= PATIENCE
     assert "no space left" in records[1].data["reason"]
+
+
+def test_a_chore_waits_once_for_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
+    """When the run is unjournaled already no further record of a helper is waited for."""
+    journaler, hand, now, _ = make(tmp_path)
+    journaler.note("first", {})
+    hand.jobs.clear()
+    journaler.delivered(OSError(28, "no space left on device"))
+    now[0] += PATIENCE
+    passed = threading.Event()
+    threading.Thread(
+        target=lambda: (journaler.note_and_wait("dropped", {}), passed.set()), daemon=True
+    ).start()
+    assert passed.wait(5)
+
+
+def test_time_that_stood_still_is_no_time_without_a_journal(tmp_path: Path) -> None:
+    """A supervisor that was stopped in the middle of a write does not act before the record is on disk."""
+    journaler, _, now, _ = make(tmp_path)
+    number = journaler.note("attempt_started", {})
+    now[0] += 3600
+    journaler.stood_still(3600)
+    assert not journaler.unjournaled
+    assert not journaler.settled(number)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.waiting import wait_until
@@ -115,3 +117,100 @@ def test_term_goes_to_roots_and_kill_to_all(families: list[subprocess.Popen[byte
     assert child.alive()
     assert processes.end(found, "kill", spare_shielded=True) == 1
     wait_until(lambda: not child.alive(), 10, "the child's end")
+
+
+def test_an_orphan_that_comes_to_us_while_we_look_is_not_overlooked(
+    families: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that dies between two reads gives its own children to us behind our back: they are found."""
+    orphan = spawn("print(1, flush=True); import time; time.sleep(1000)")
+    families.append(orphan)
+    dead = spawn("print(1, flush=True)")
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    families.append(dead)
+    looks = iter([[dead.pid], [dead.pid, orphan.pid], [dead.pid, orphan.pid]])
+
+    def children(pid: int) -> list[int]:
+        return next(looks) if pid == os.getpid() else []
+
+    monkeypatch.setattr(processes, "children_of", children)
+    assert [p.pid for p in processes.of_this_supervisor().all] == [orphan.pid]
+
+
+def test_nothing_is_left_where_all_that_we_have_is_dead(families: list[subprocess.Popen[bytes]]) -> None:
+    """Children that have ended, reaped or not, are nothing left; hooks are none of the attempt's."""
+    dead = spawn("print(1, flush=True)")
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    others = {pid for pid in processes.children_of(os.getpid()) if pid != dead.pid}
+    assert not processes.of_this_supervisor(others.__contains__)
+    families.append(dead)
+
+
+def test_children_are_found_where_the_kernel_lists_none(
+    families: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a kernel without lists of children every process is asked for its parent."""
+    parent = spawn(PARENT)
+    families.append(parent)
+    listed = processes.children_of(parent.pid)
+    assert len(listed) == 1
+    monkeypatch.setattr(processes, "_kernel_lists_children", lambda: False)
+    assert processes.children_of(parent.pid) == listed
+
+
+LEADERLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print(1, flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_lives_until_its_last_thread_ends(families: list[subprocess.Popen[bytes]]) -> None:
+    """One whose first thread has ended looks like a zombie and is none."""
+    process = spawn(LEADERLESS)
+    families.append(process)
+    stat = Path(f"/proc/{process.pid}/stat")
+    wait_until(
+        lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 10, "the end of its first thread"
+    )
+    identity = ProcessIdentity.of(process.pid)
+    assert identity is not None
+    assert processes.send(identity, signal.SIGKILL)
+    process.wait()
+    assert ProcessIdentity.of(process.pid) is None
+
+
+HANDLES_HUP = """
+import signal, sys
+signal.signal(signal.SIGHUP, lambda n, f: sys.exit(75))
+print(1, flush=True)
+while True: signal.pause()
+"""
+
+
+def test_what_handles_the_jobs_stop_signal_gets_that(families: list[subprocess.Popen[bytes]]) -> None:
+    """Of what is left, a process with a handler for the job's stop signal is not cut by TERM; others are."""
+    saves, plain = spawn(HANDLES_HUP), spawn("print(1, flush=True); import time; time.sleep(1000)")
+    families += [saves, plain]
+    found = tuple(i for p in (saves, plain) if (i := ProcessIdentity.of(p.pid)) is not None)
+    processes.end(processes.Survivors(found, found), "term", spare_shielded=True, stop=signal.SIGHUP)
+    assert saves.wait(10) == 75
+    assert plain.wait(10) == -signal.SIGTERM
+
+
+def test_who_has_inherited_a_lock_is_found_whatever_its_environment(
+    families: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """The holder of a lock is seen through its descriptors; who merely has the file open is not one."""
+    path = tmp_path / "alive"
+    with path.open("w") as locked, path.open() as looking:
+        fcntl.flock(locked, fcntl.LOCK_SH)
+        code = "print(1, flush=True); import time; time.sleep(1000)"
+        for file in (locked, looking):
+            process = subprocess.Popen(
+                [sys.executable, "-c", code], stdout=subprocess.PIPE, env={}, pass_fds=(file.fileno(),)
+            )
+            families.append(process)
+    found = processes.holding(path, ignore={os.getpid()})
+    assert [p.pid for p in found.all] == [families[0].pid]

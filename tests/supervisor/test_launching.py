@@ -1,0 +1,119 @@
+"""Before the loop, and around a launch: waiting that can be ended, files that a full disk does not give."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast_jobs.identity import ProcessIdentity
+from outlast_jobs.jobfile import job_from_command
+from outlast_jobs.locks import Held, RunLock
+from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor import early, spawn
+from outlast_supervisor import events as ev
+from outlast_supervisor.launch import Launcher
+
+FRESH = ev.Chosen(1, None, None, 0, True, "no generation yet", 0)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    job = job_from_command(["true"], str(run.path), tmp_path)
+    return Launcher(run, "a" * 32, job, "digest", False)
+
+
+def test_a_full_disk_costs_the_header_of_a_log_and_not_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log whose header cannot be written is a log."""
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    os.close(spawn.open_log(tmp_path / "log", "header"))
+    assert (tmp_path / "log").exists()
+
+
+def test_a_full_disk_costs_a_log_and_not_the_start(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no log can be made the worker starts without one, which is told; other errors are errors."""
+    failure = OSError(errno.ENOSPC, "no space left on device")
+
+    def refused(*args: Any) -> int:
+        raise failure
+
+    monkeypatch.setattr(spawn, "open_log", refused)
+    opened = launcher.open(1, FRESH, "start")
+    assert "no space left" in opened.told
+    os.close(opened.log_fd)
+    os.close(opened.alive_fd)
+    failure = OSError(errno.EACCES, "permission denied")
+    with pytest.raises(PermissionError):
+        launcher.open(1, FRESH, "start")
+
+
+def test_a_launch_gives_back_every_descriptor(launcher: Launcher) -> None:
+    """Started or not, the supervisor keeps none of the files of an attempt open."""
+    before = len(os.listdir("/proc/self/fd"))
+    worker = launcher.launch(launcher.open(1, FRESH, "start"), "/nowhere")
+    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == 0
+    launcher.job = job_from_command(["./not-there"], str(launcher.run.path), launcher.run.path)
+    with pytest.raises(FileNotFoundError):
+        launcher.launch(launcher.open(2, FRESH, "start"), "/nowhere")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_launch_leaves_the_signal_mask_as_it_was(launcher: Launcher) -> None:
+    """Signals are held back around the fork alone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    worker = launcher.launch(launcher.open(1, FRESH, "start"), "/nowhere")
+    os.waitpid(worker.pid, 0)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_the_named_generation_counts_until_a_worker_was_started(launcher: Launcher) -> None:
+    """A look at the checkpoints that fails, and is made again, does not forget what --from named."""
+    launcher.forced = "step-000000001.a0001"
+    opened = launcher.open(1, FRESH, "start")
+    assert launcher.forced
+    os.waitpid(launcher.launch(opened, "/nowhere").pid, 0)
+    assert launcher.forced is None
+
+
+def test_waiting_before_there_is_a_loop_ends_with_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TERM, INT, HUP and QUIT end the wait for a lock; USR1 and the like do not."""
+    monkeypatch.setattr(early, "pending", [signal.SIGUSR1])
+    assert early.wait(0.0)
+    early.pending.append(signal.SIGTERM)
+    assert not early.wait(3600)
+    assert early.drain() == [signal.SIGUSR1, signal.SIGTERM]
+
+
+def test_a_lock_knows_whether_the_run_directory_still_names_it(tmp_path: Path) -> None:
+    """Removed and replaced are told apart: a mount may come back, another's lock is another's run."""
+    run = RunDirectory(tmp_path / "run")
+    lock = RunLock(run)
+    assert isinstance(lock.acquire(), Held)
+    assert lock.is_named() is True
+    run.path.rename(tmp_path / "elsewhere")
+    assert lock.is_named() is None
+    run.path.mkdir()
+    run.lock.write_text("")
+    assert lock.is_named() is False
+    lock.release()
+
+
+def test_the_worker_of_a_dead_child_is_still_told_apart(launcher: Launcher) -> None:
+    """A worker that ended before it was looked at has an identity that is nobody's."""
+    worker = launcher.launch(launcher.open(1, FRESH, "start"), "/nowhere")
+    os.waitpid(worker.pid, 0)
+    assert ProcessIdentity.of(worker.pid) != worker
