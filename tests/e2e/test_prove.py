@@ -149,6 +149,40 @@ def test_all_that_a_large_training_holds(tmp_path: Path, warm: Warm) -> None:
     assert {"second", "scaler", "ema", "scale", "noise", "extra"} <= proved.controls.keys()
 
 
+def test_a_script_that_saves_files_by_itself(tmp_path: Path, warm: Warm) -> None:
+    """A script with no Checkpointer, that only calls the save and load functions, is proven at its saves."""
+    script = SCRIPTS / "by_files.py"
+    words = ("--cut", "6", "--only", "stop", "--only", "kill", "--only", "controls")
+    proved = prove(tmp_path, warm.command(script), *words, env=warm.env)
+    assert (proved.code, proved.found["verdict"]) == (0, "held"), proved.found or proved.err
+    assert {flow: found["verdict"] for flow, found in proved.flows.items()} == {
+        "stop@6": "exact",
+        "kill@6": "exact",
+    }
+    assert proved.controls == {
+        **dict.fromkeys(("model", "optimizer", "scheduler", "noise", "rng/python", "rng/torch"), "detected"),
+        "rng/numpy": "not needed",
+    }
+    proved = prove(
+        tmp_path, warm.command(script, "--forget-noise"), "--cut", "6", "--only", "stop", env=warm.env
+    )
+    assert proved.code == 1
+    assert "'noise' (Generator), which was never registered" in proved.flows["stop@6"]["cause"]
+    assert "in parts=" in proved.flows["stop@6"]["cause"]
+
+
+def test_a_script_that_saves_elsewhere_is_refused(tmp_path: Path, warm: Warm) -> None:
+    """Files that all flows would share are refused, and how to save them is said."""
+    (tmp_path / "shared.py").write_text(
+        "import torch\nfrom outlast_worker import TrainState, save_checkpoint\n"
+        f"save_checkpoint(torch.nn.Linear(1, 1), None, None, TrainState(step=1), {str(tmp_path / 'c.pt')!r})\n"
+    )
+    proved = prove(tmp_path, warm.command(tmp_path / "shared.py"), "--only", "stop", env=warm.env)
+    assert (proved.code, proved.found["verdict"]) == (2, "undecided")
+    assert "its flows would share the file" in proved.found["reason"]
+    assert not (tmp_path / "c.pt").exists()
+
+
 def test_a_job_that_cannot_be_told_from_a_fresh_start_proves_nothing(tmp_path: Path, warm: Warm) -> None:
     """Where nothing random or stateful can be told apart, the flows agree and still nothing is proven."""
     proved = prove(tmp_path, warm.command(BROKEN / "nothing.py"), env=warm.env)

@@ -21,7 +21,7 @@ from outlast_worker.losses import loss_reading, reading
 from outlast_worker.metrics import RESERVED
 from outlast_worker.parts import Parts
 from outlast_worker.phases import phase_named
-from outlast_worker.proofing import Order, Proof
+from outlast_worker.proofing import Order, Proof, take
 from outlast_worker.rng import capture_rng_state, restore_rng_state, rng_digests
 from outlast_worker.saving import check_state
 from outlast_worker.sealing import Descriptions
@@ -66,6 +66,7 @@ class Checkpointer:
         if context is not None:
             self._session = Session(context, every_steps, every_seconds)
             if (order := Order.from_env()) is not None:
+                take()
                 self._proof = Proof(order, {**named, "data": data}, self.extra, lambda: [self])
             self._read_generation(self._session)
             if model is not None and not self._groups:

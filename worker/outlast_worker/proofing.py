@@ -26,6 +26,20 @@ EXTRA = "extra"
 _RNG = "rng/"
 
 
+_taken = False
+
+
+def taken_by_checkpointer() -> bool:
+    """Whether a Checkpointer records this process, so that nothing else must."""
+    return _taken
+
+
+def take() -> None:
+    """A Checkpointer records this process."""
+    global _taken
+    _taken = True
+
+
 class UnknownPart(ValueError):
     """What is to be left out is no part of this job."""
 
@@ -75,9 +89,7 @@ class Proof:
         self.order = order
         self.over = False
         """The step at which this proof run ends was reached and saved."""
-        self._parts = {name: value for name, value in parts.items() if value is not None}
-        self._reader = Parts(self._parts)
-        self._extra = extra
+        self.look_at(parts, extra)
         self._ours = ours
         self._batches = hashlib.blake2b(digest_size=8)
         self._drawn = 0
@@ -86,6 +98,12 @@ class Proof:
         self._head: dict[str, Any] = {}
         self._optimizers: dict[int, Any] = {}
         register_optimizer_step_pre_hook(self._before_update)
+
+    def look_at(self, parts: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+        """These are the parts, and the script's own values."""
+        self._parts = {name: value for name, value in parts.items() if value is not None}
+        self._reader = Parts(self._parts)
+        self._extra = extra
 
     # --- at the restore ---
 

@@ -28,6 +28,7 @@ from outlast_jobs.generation import (
 from outlast_jobs.sidecar import make_folder, temporary_name
 from outlast_worker import trainstate
 from outlast_worker.fingerprint import fingerprint
+from outlast_worker.proof_files import file_proof
 from outlast_worker.ptfile import require_safe_loader, stream
 from outlast_worker.restoring import read_generation
 from outlast_worker.sameness import Identity, check_identity
@@ -60,6 +61,9 @@ def save_sharded_checkpoint(
     began = time.monotonic()
     target = Path(folder)
     require_safe_loader()
+    proof = file_proof()  # None but under `outlast prove`
+    if proof is not None:
+        proof.saving(state, target)
     tree = check_state(trainstate.gather(model, optimizer, scheduler, state, parts))
     taken, labels = arrange(take_out(tree, inline=INLINE), tree, strategy, num_shards)
     index = _index(target, state, tree, code, data)
@@ -79,6 +83,8 @@ def save_sharded_checkpoint(
         with contextlib.suppress(OSError):
             durable.delete_tree(temporary)
         raise
+    if proof is not None:
+        proof.saved(state, trainstate.named_parts(model, optimizer, scheduler, parts))
     return target
 
 

@@ -14,6 +14,7 @@ from outlast_worker import trainstate
 from outlast_worker.atomic import deserialized, serialized
 from outlast_worker.fingerprint import fingerprint
 from outlast_worker.migrate import V2, to_current
+from outlast_worker.proof_files import file_proof
 from outlast_worker.ptfile import require_safe_loader
 from outlast_worker.sameness import Identity, check_identity
 from outlast_worker.saving import check_state
@@ -39,6 +40,9 @@ def save_checkpoint(
     state: an EMA, a second optimizer, a private generator. ``code`` and ``data`` tell one version of them
     from another, in plain values; see load_checkpoint.
     """
+    proof = file_proof()  # None but under `outlast prove`
+    if proof is not None:
+        proof.saving(state, path)
     tree = trainstate.gather(model, optimizer, scheduler, state, parts)
     payload = {
         **check_state(tree),
@@ -49,7 +53,10 @@ def save_checkpoint(
         "saved_at": time.time(),
     }
     with serialized(payload) as chunks:
-        return publish(Path(path), chunks)
+        written = publish(Path(path), chunks)
+    if proof is not None:
+        proof.saved(state, trainstate.named_parts(model, optimizer, scheduler, parts))
+    return written
 
 
 def load_checkpoint(

@@ -13,6 +13,7 @@ from outlast_jobs.errors import Corrupt
 from outlast_worker.digest import NAMES, OPTIMIZER
 from outlast_worker.optimizers import parameter_names
 from outlast_worker.parts import PartError, Parts
+from outlast_worker.proof_files import file_proof
 from outlast_worker.rng import capture_rng_state, restore_rng_state
 
 COUNTERS = ("step", "epoch", "batch_in_epoch")
@@ -40,7 +41,7 @@ def gather(
 ) -> dict[str, Any]:
     """The whole state as a tree; the tensors in it are the live ones."""
     _check_counters({name: getattr(state, name) for name in COUNTERS}, ValueError)
-    trees, kinds = Parts(_named(model, optimizer, scheduler, more)).capture()
+    trees, kinds = Parts(named_parts(model, optimizer, scheduler, more)).capture()
     first = state.step - len(state.losses) + 1
     return {
         "schema": Schema.META,
@@ -67,13 +68,18 @@ def restore(
 
     That is found before anything is changed, as far as names, shapes and types can tell.
     """
+    named = named_parts(model, optimizer, scheduler, more)
+    proof = file_proof()  # None but under `outlast prove`
+    if proof is not None:
+        tree = proof.leave_out(tree, named)
     state = _train_state(tree)
-    named = _named(model, optimizer, scheduler, more)
     trees = _completed(tree["parts"], tree["kinds"], named)
     _refuse_misfits(trees, named)
     Parts(named).restore(trees, tree["kinds"])
     if restore_rng:
         restore_rng_state(tree["rng"], allow_loss=allow_rng_loss)
+    if proof is not None:
+        proof.loaded(state, named, with_rng=restore_rng)
     return state
 
 
@@ -102,7 +108,8 @@ def _check_counters(counters: Mapping[str, Any], error: type[ValueError]) -> Non
             raise error(f"the counter {name!r} is {value!r}, not a whole number from 0")
 
 
-def _named(model: Any, optimizer: Any, scheduler: Any, more: Mapping[str, Any] | None) -> dict[str, Any]:
+def named_parts(model: Any, optimizer: Any, scheduler: Any, more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All that was given, by name."""
     named = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     for name, value in (more or {}).items():
         if name in named:

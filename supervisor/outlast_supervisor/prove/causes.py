@@ -87,10 +87,10 @@ def _unregistered(case: Case) -> str:
     word = "optimizer=" if _kind_of(case) == "optimizer" else f"{name.rpartition('.')[2]}="
     if _kind_of(case) == "scheduler":
         word = "scheduler="
-    return (
-        f"the script uses {name!r} ({kind}), which was never registered and so began anew after the cut; "
-        f"pass it to the Checkpointer as {word}…"
-    )
+    cure = f"pass it to the Checkpointer as {word}…"
+    if case.got.files:
+        cure = "pass it in parts={…} wherever the script saves and loads"
+    return f"the script uses {name!r} ({kind}), which was never registered and so began anew after the cut; {cure}"
 
 
 def _kind_of(case: Case) -> str:

@@ -106,9 +106,11 @@ def first_divergence(
 
 def training_differs(expected: Track, got: Track, idle: frozenset[str]) -> int | None:
     """The first step whose inputs, loss or parameters differ; other state may have differed before."""
-    for step in range(got.restored_step + 1, expected.last + 1):
-        old, new = expected.steps.get(step), got.steps.get(step)
-        if old is None or new is None:
+    for step, old in expected.steps.items():
+        if step <= got.restored_step:
+            continue
+        new = got.steps.get(step)
+        if new is None:
             return step
         for found in _in_step(old, new, idle, 0.0, frozenset()):
             if found.thing not in ("part", "counters", "unregistered"):

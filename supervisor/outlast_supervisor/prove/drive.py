@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,8 +24,10 @@ from outlast_supervisor import processes, spawn
 from outlast_supervisor.notify import NotifySocket
 
 from .model import Ended, Leg
+from .tracks import read_track
 
 _TAIL = 4000  # bytes of a log that are looked at when its leg failed
+_OWN = ("run.json", "lock", "alive", "journal", "requests", "logs", "metrics", ".writing-*", ".trash-*")
 _LOOK = 1.0  # seconds between two looks at the clock
 
 Told = Callable[[Leg, int | None], None]
@@ -103,6 +106,10 @@ class Driver:
     def _launch(self, leg: Leg, began: float) -> _Live:
         run = self.run_directory(leg)
         resume = self._resume(leg)
+        if resume is not None and not leg.fresh and resume == self.ended[leg.resume].files:
+            if leg.attempt == 1:  # in a run of its own it needs what the run before had saved
+                shutil.copytree(resume, run.path, dirs_exist_ok=True)
+            resume = None
         run_id = run.create().run.run_id
         claim(run.checkpoints, leg.attempt)
         socket = NotifySocket()
@@ -137,6 +144,8 @@ class Driver:
         if leg.fresh:
             return Path(self.job.start_from) if self.job.start_from else None
         before = self.ended[leg.resume]
+        if before.files is not None:
+            return before.files
         if before.generation is None:
             raise NoGeneration(f'"{before.leg.name}" left no generation: {before.said}')
         finding = look(before.generation, None, full=True)
@@ -206,6 +215,8 @@ class Driver:
         _, status = os.waitpid(live.worker.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         self._forget(live)
+        track = read_track(live.run.attempt_metrics(live.leg.attempt))
+        keep = live.leg.cut and track.files and track.steps
         self.ended[live.leg.name] = Ended(
             live.leg,
             code=code if code >= 0 else None,
@@ -215,6 +226,7 @@ class Driver:
             timed_out=live.timed_out,
             tail=_tail(live.run.attempt_log(live.leg.attempt)),
             generation=next(iter(scan(live.run.checkpoints)), None),
+            files=_copied(live.run.path, self.work / f".{live.leg.run}") if keep else None,
             seconds=time.monotonic() - live.began,
         )
         self.over(live.leg)
@@ -239,6 +251,13 @@ class Driver:
 def ended_as_cut(ended: Ended) -> bool:
     """Whether a leg that was to be cut ended as it should: saved and left, or killed."""
     return ended.code == 75 or ended.signal == signal.SIGKILL or ended.code == 128 + signal.SIGKILL
+
+
+def _copied(run: Path, to: Path) -> Path:
+    """What a job saved in its run directory, as it is now; what is the run's own is left out."""
+    own = shutil.ignore_patterns(*_OWN)
+    shutil.copytree(run, to, symlinks=True, ignore=own)
+    return to
 
 
 def _tail(log: Path) -> str:

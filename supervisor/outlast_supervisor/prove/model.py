@@ -66,6 +66,7 @@ class Ended:
     not_started: str = ""  # why it could not be launched
     tail: str = ""  # the last lines of its log
     generation: Path | None = None  # the newest that its run had then
+    files: Path | None = None  # a copy of its run, where the job saves files of its own
     seconds: float = 0.0
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,8 +129,8 @@ def _inside(lines: Mapping[int, Mapping[str, Any]], epoch: int) -> list[int]:
     """Boundaries after which this epoch goes on."""
     return [
         step
-        for step in sorted(lines)
-        if step + 1 in lines and lines[step].get("epoch") == lines[step + 1].get("epoch") == epoch
+        for step, later in itertools.pairwise(sorted(lines))
+        if lines[step].get("epoch") == lines[later].get("epoch") == epoch
     ]
 
 

@@ -25,6 +25,11 @@ class Track:
     attached: bool = False
 
     @property
+    def files(self) -> bool:
+        """Whether the job has no Checkpointer and was recorded at the files that it saved."""
+        return bool(self.start.get("files"))
+
+    @property
     def last(self) -> int:
         return max(self.steps, default=self.restored_step)
 
