@@ -82,7 +82,7 @@ class Asks:
 
     def _stand_still(self) -> None:
         """The terminal asks to stop: the worker stops with us, and no watchdog counts the time."""
-        left = processes.of_this_supervisor()
+        left = self._carrier.own()
         for process in left.all:
             processes.send(process, signal.SIGSTOP)
         before = time.monotonic()

@@ -158,7 +158,7 @@ class Carrier:
             if opened.told:
                 self.tell(opened.told, "warning")
             try:
-                worker = self.launcher.launch(opened, self.loop.notify.path)
+                worker = self.launcher.launch(opened, self.loop.reachable())
             except (OSError, ValueError, subprocess.SubprocessError) as failure:
                 error = failure
         if worker is None:
@@ -180,17 +180,17 @@ class Carrier:
             except OSError:
                 self.tell(f"trainer {identity.pid} is gone", "debug")
         if role != "save":
-            processes.set_going(self._own())
+            processes.set_going(self.own())
 
     def _signal_worker(self, role: str) -> None:
         # our own child, not reaped yet: its pid cannot belong to anyone else
         if self.worker_pid:
             os.kill(self.worker_pid, self.launcher.signal_of(role))
             if role != "save":
-                processes.set_going(self._own())
+                processes.set_going(self.own())
 
     def _signal_all(self, how: str) -> None:
-        left = self._own()
+        left = self.own()
         if how == "kill":
             processes.end(left, "kill", spare_shielded=True)
             if self.worker_pid:  # whatever was overlooked: all else can be seen once it is gone
@@ -206,7 +206,7 @@ class Carrier:
         if isinstance(self.loop.state, Clearing):
             self.pulse.submit("cleared", lambda: self._clear(how))
             return
-        left = self._own()
+        left = self.own()
         if how != "look":
             # a trainer that still saves needs its loader processes
             spare = bool(self.loop.trainers.by_pid)
@@ -233,7 +233,8 @@ class Carrier:
         if stuck := processes.unkillable(left):
             self.tell(f"waiting for pids {stuck}: they hang in the kernel (a dead file system?)", "warning")
 
-    def _own(self) -> processes.Survivors:
+    def own(self) -> processes.Survivors:
+        """What lives of the current attempt."""
         return processes.of_this_supervisor(self._stranger)
 
     def _stranger(self, pid: int) -> bool:

@@ -23,6 +23,7 @@ from .snapshot import Facts, snapshot
 from .states import Launching, Running, Starting, Stopping
 
 STATUS_EVERY = 30.0  # seconds between two snapshots while nothing changes
+FIRST = 0.05  # seconds until the first snapshot: the first moments are nobody's news
 STATUS_LEAST = 0.5  # and the least between two while much does
 STUCK = 30.0  # seconds for something that takes milliseconds
 LOOK_AGAIN = 5.0  # seconds between two looks at a write of the status that does not end
@@ -44,7 +45,7 @@ class Display:
         self._me = str(ProcessIdentity.current())
         self._started = time.time()
         self._shown: tuple[Any, ...] | None = None
-        self._written_at = 0.0
+        self._written_at = time.monotonic() - STATUS_LEAST + FIRST
         self._looked_at = 0.0
         self._beaten_at = 0.0
         self._drawn_at = 0.0

@@ -17,7 +17,7 @@ _KEPT = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _LOOK = 0.1  # seconds: a signal ends no sleep
 _MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # nohup, and a shell's `&`, ask for that
 

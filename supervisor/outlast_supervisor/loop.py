@@ -89,6 +89,15 @@ class Loop:
         for number in kept:
             self.on_signal(number)
 
+    def reachable(self) -> str:
+        """The path of the notify socket, made anew where it was removed: logging out takes $XDG_RUNTIME_DIR."""
+        if not os.path.lexists(self.notify.path):
+            self.selector.unregister(self.notify)
+            self.notify.close()
+            self.notify = NotifySocket()
+            self.selector.register(self.notify, selectors.EVENT_READ, ("notify", 0))
+        return self.notify.path
+
     def heed(self, numbers: set[int]) -> None:
         """Have these signals come as bytes, also where whoever started us had them blocked."""
         for number in numbers:

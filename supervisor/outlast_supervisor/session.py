@@ -198,7 +198,8 @@ class Session:
         elif tag == "opened":
             self._carrier.opened(result, error)
         elif error is not None:
-            self._display.tell(f"{type(error).__name__}: {error}", "warning")
+            if tag != "lock":  # which is looked at again: an outage says enough by itself
+                self._display.tell(f"{type(error).__name__}: {error}", "warning")
             # an answer that never comes would leave a state waiting for ever
             if (answer := _failed_answer(tag, error)) is not None:
                 self._loop.post(answer)

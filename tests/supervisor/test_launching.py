@@ -90,7 +90,7 @@ def test_the_named_generation_counts_until_a_worker_was_started(launcher: Launch
 
 
 def test_waiting_before_there_is_a_loop_ends_with_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TERM, INT, HUP and QUIT end the wait for a lock; USR1 and the like do not."""
+    """TERM, INT and QUIT end the wait for a lock; USR1 and the like do not."""
     monkeypatch.setattr(early, "pending", [signal.SIGUSR1])
     assert early.wait(0.0)
     early.pending.append(signal.SIGTERM)

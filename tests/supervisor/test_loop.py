@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -132,3 +135,19 @@ def test_pidfds_work_where_python_does_not_know_them(monkeypatch: pytest.MonkeyP
         os.close(fd)
     with pytest.raises(ProcessLookupError):
         linux.pidfd_open(2**22 + 1)
+
+
+def test_the_notify_socket_is_made_anew_where_it_was_removed(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its folder is gone, as after a logout, the next worker is given a socket that is listened to."""
+    loop.listen({signal.SIGTERM})
+    assert loop.reachable() == loop.notify.path
+    before = loop.notify.path
+    shutil.rmtree(loop.notify.folder)
+    path = loop.reachable()
+    assert path != before
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"READY=1", path)
+    assert [message.pid for message in loop.notify.receive()] == [os.getpid()]
+    assert loop.selector.get_key(loop.notify).data == ("notify", 0)

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.waiting import wait_until
 
+from outlast_supervisor import progress
 from outlast_supervisor.progress import EVERY, PLAIN_EVERY, Progress, describe
 
 SNAPSHOT = {
@@ -222,3 +225,29 @@ def test_a_narrow_terminal_shows_whole_parts(monkeypatch: pytest.MonkeyPatch, pi
     progress = Progress(pipe, live=True, color=False)
     progress.update(SNAPSHOT, 0.0)
     assert pipe.text() == "\r\x1b[2Kbytelm  step 500/2000  loss 2.1034"
+
+
+def test_a_file_gets_every_line_in_order(tmp_path: Path) -> None:
+    """Output that goes to a file is written by somebody else, and is all there at the end."""
+    with (tmp_path / "out").open("w") as stream:
+        shown = progress.Progress(stream)
+        for number in range(500):
+            shown.event(f"line {number}")
+        wait_until(lambda: (tmp_path / "out").stat().st_size > 1000, 10, "the first lines")
+        shown.close()
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines == [f"line {number}" for number in range(500)] or "nobody was reading" in "".join(lines)
+    assert lines[-1] == "line 499"
+
+
+def test_a_file_on_a_dead_disk_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that never ends takes some lines and no time, also at the end."""
+    monkeypatch.setattr(progress, "_LAST_WAIT", 0.05)
+    pipe = Pipe()
+    outlet = progress.Outlet(pipe.fileno())
+    taken = sum(outlet.write(b"x" * 4000) for _ in range(1000))
+    assert taken < 1000
+    began = time.monotonic()
+    outlet.close()
+    assert time.monotonic() - began < 5
+    pipe.text()
