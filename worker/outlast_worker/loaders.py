@@ -119,8 +119,8 @@ def _death_of(trainer: int) -> list[int]:
         watched.append(os.pidfd_open(trainer))
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
-    except OSError:
-        pass  # a kernel without pidfd: the sentinel alone, which a forked sibling can hold open for a while
+    except (OSError, AttributeError):
+        pass  # a kernel or a Python (conda's) without pidfd: the sentinel alone, which a forked sibling can hold open for a while
     return watched
 
 
