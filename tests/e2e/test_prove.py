@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,7 +224,8 @@ def test_a_cut_behind_the_end_is_bad_usage(tmp_path: Path) -> None:
     assert not proved.folder.exists()
 
 
-def test_nothing_of_an_interrupted_proof_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_nothing_of_an_interrupted_proof_is_left(tmp_path: Path, number: int, code: int) -> None:
     """Interrupted, a proof ends what it launched and removes what it wrote."""
     script = "import os, pathlib, time; pathlib.Path('begun').touch(); time.sleep(600)"
     job = {"name": "job", "command": ["{python}", "-c", script], "run_dir": "run"}
@@ -232,8 +234,8 @@ def test_nothing_of_an_interrupted_proof_is_left(tmp_path: Path) -> None:
         [OUTLAST, "prove", "-q", str(tmp_path / "job.yaml")], start_new_session=True, cwd=tmp_path
     )
     wait_until((tmp_path / "begun").exists, 60, "a flow")
-    process.send_signal(2)
-    assert process.wait(60) == 130
+    process.send_signal(number)
+    assert process.wait(60) == code
     assert not left(tmp_path)
     assert list((tmp_path / "run" / "proof").iterdir()) == []
 

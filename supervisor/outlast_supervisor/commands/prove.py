@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def prove(
     folder = Path(output) if output is not None else RunDirectory(Path(asked.run_dir)).proof
     options = Options(asked, folder, steps, cuts, side_by_side=side_by_side or _side_by_side(), **more)
     progress = Progress(quiet=quiet)
+    signal.signal(signal.SIGTERM, _stop)  # what was launched is ended, and the scratch folder removed
     protocol = None
     try:
         proof = Prover(options, progress).prove()
@@ -93,6 +95,10 @@ def prove(
     elif not quiet or proof.whole.answer != Answer.HELD:
         print("\n".join(report.lines(proof)))
     return int(proof.whole.answer)
+
+
+def _stop(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _side_by_side() -> int:
