@@ -12,13 +12,14 @@ import pytest
 from tests.e2e import damage
 from tests.e2e.conftest import MakeRun
 from tests.e2e.damage import META, SHARD, Damage, content
-from tests.e2e.harness import Run
+from tests.e2e.harness import PATIENCE, Run
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.generation import INDEX, INDEX_DIGEST
 
-TOTAL = 40
+TOTAL = 150  # far from done when it is interrupted
+THREE_STARTS = 3 * PATIENCE
 SEALED = 24  # generations of the run that is interrupted, at least
 
 TRAINED = {
@@ -26,6 +27,7 @@ TRAINED = {
     "save": {"every_steps": 1},
     "keep": {"last": 100},
 }
+RESUMED = {**TRAINED, "save": {"every_steps": TOTAL}}
 # What is handed to a worker is the supervisor's doing alone, and a shell starts sooner than a trainer.
 SHOWN = {**TRAINED, "command": ["sh", "-c", 'echo "${OUTLAST_RESUME##*/}" > resumed']}
 
@@ -41,7 +43,7 @@ class Interrupted:
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interrupted]:
     folder = tmp_path_factory.mktemp("interrupted")
-    whole = Run(folder / "whole", {**TRAINED, "save": {"every_steps": TOTAL}})
+    whole = Run(folder / "whole", RESUMED)
     run = Run(folder / "cut", TRAINED)
     try:
         undisturbed = whole.start()
@@ -165,7 +167,7 @@ def test_a_trainer_goes_on_from_the_newest_sound_one(copied: Run, interrupted: I
     One runs code when it is unpickled, right in every digest. One has rotted on the disk since it was read,
     unseen by inode, ctime and length, as the journal has them.
     """
-    copied.write_job(TRAINED)
+    copied.write_job(RESUMED)
     mark = copied.folder / "code ran"
     sound, rotten, hostile, stranger, *bad = reversed(copied.generations()[: len(BAD) + 4])
     for path, (harm, _) in zip(reversed(bad), BAD.values(), strict=True):
@@ -177,7 +179,7 @@ def test_a_trainer_goes_on_from_the_newest_sound_one(copied: Run, interrupted: I
     left = {path.name: content(path) for path in (rotten, hostile, *bad)}
     first = len(copied.attempts()) + 1
 
-    assert copied.start().wait() == 0, copied.report()
+    assert copied.start().wait(THREE_STARTS) == 0, copied.report()
 
     assert not mark.exists()
     assert resumed(copied) == [hostile.name, rotten.name, sound.name]
@@ -201,7 +203,7 @@ def test_a_trainer_goes_on_from_the_newest_sound_one(copied: Run, interrupted: I
 
 def test_a_trainer_without_a_sound_one_does_not_begin_anew(copied: Run) -> None:
     """Where the trainer finds the last generation rotten the run ends with 65, and no step is trained."""
-    copied.write_job(TRAINED)
+    copied.write_job(RESUMED)
     newest, *others = copied.generations()
     for path in others:
         shutil.rmtree(path)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import Run, gone
+from tests.e2e.harness import PATIENCE, Run, gone
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import Env, ExitCode
@@ -123,7 +123,7 @@ def test_a_takeover_ends_a_living_supervisor(make_run: MakeRun) -> None:
     first.until(lambda: (run.last_step() or 0) >= 10, "some steps")
     second = run.start("--takeover")
     assert first.wait() == ExitCode.SAVED, run.report()
-    assert second.wait() == 0, run.report()
+    assert second.wait(2 * PATIENCE) == 0, run.report()
     _, again = run.records(journal.ATTEMPT_STARTED)
     assert again.data["step"] == run.last_step(1) >= 10
     assert [line["step"] for line in run.history()] == list(range(1, 81))
@@ -138,7 +138,7 @@ def test_a_takeover_ends_a_supervisor_that_does_not_answer(make_run: MakeRun) ->
     worker = first.worker()
     first.send(signal.SIGSTOP)
     second = run.start("--takeover")
-    assert second.wait() == 0, run.report()
+    assert second.wait(2 * PATIENCE) == 0, run.report()
     assert first.process.wait() == -signal.SIGKILL
     assert gone(worker)
     assert run.attempts() == [1, 2]
@@ -167,7 +167,7 @@ def test_a_stale_writer_in_another_mount_cannot_seal(make_run: MakeRun, moment: 
     second.until(lambda: len(run.generations()) > 1, "a seal of the attempt that has the run now")
     assert not gone(stale)
     os.close(os.open(run.folder / "go", os.O_WRONLY))
-    assert second.wait() == 0, run.report()
+    assert second.wait(2 * PATIENCE) == 0, run.report()
     run.until(lambda: gone(stale), "the end of the trainer that lost the run")
 
     assert "is gone, taken away by a newer attempt" in run.log(1)

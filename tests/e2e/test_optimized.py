@@ -11,15 +11,16 @@ import pytest
 from tests.e2e import damage
 from tests.e2e.conftest import MakeRun
 from tests.e2e.damage import META, SHARD
-from tests.e2e.harness import Run
+from tests.e2e.harness import PATIENCE, Run
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
 
 OPTIMIZED = (sys.executable, "-O")
-TOTAL = 30
+TOTAL = 150  # far from done when it is interrupted
 MINI = ["{scripts}/mini.py", "--workers", 0, "--steps", TOTAL]
 SAVES = {"save": {"every_steps": 1}, "keep": {"last": 100}}
+LAST = {"save": {"every_steps": TOTAL}}
 
 
 @pytest.mark.parametrize("package", ["outlast_supervisor", "outlast_worker", "outlast_jobs"])
@@ -41,7 +42,7 @@ def test_no_check_is_an_assert(package: str) -> None:
 
 def test_corruption_is_refused_all_the_same(make_run: MakeRun) -> None:
     """With -O on both sides each kind of bad generation is refused, and the run ends as it does without."""
-    plain = make_run({"command": ["{python}", *MINI], "save": {"every_steps": TOTAL}})
+    plain = make_run({"command": ["{python}", *MINI], **LAST})
     undisturbed = plain.start()
     run = make_run({"command": ["{python}", "-O", *MINI], **SAVES})
     first = run.start(wrapper=OPTIMIZED)
@@ -57,8 +58,9 @@ def test_corruption_is_refused_all_the_same(make_run: MakeRun) -> None:
     damage.runs_code(mark)(hostile)
     damage.flip(SHARD)(rotten)
     damage.remember(run, rotten)
+    run.write_job({"command": ["{python}", "-O", *MINI], "keep": SAVES["keep"], **LAST})
 
-    assert run.start(wrapper=OPTIMIZED).wait() == 0, run.report()
+    assert run.start(wrapper=OPTIMIZED).wait(3 * PATIENCE) == 0, run.report()
 
     assert not mark.exists()
     starts = [record.data["resume"] for record in run.records(journal.ATTEMPT_STARTED)]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import SCRIPTS, Run, Supervisor, children, gone
+from tests.e2e.harness import PATIENCE, SCRIPTS, Run, Supervisor, children, gone
 
 from outlast_jobs import events as journal
 from outlast_jobs.identity import ProcessIdentity
@@ -28,7 +28,7 @@ COMMANDS = {
 def leave_alive(run: Run) -> tuple[Supervisor, list[ProcessIdentity]]:
     """Start, wait until the trainer hangs, KILL the supervisor; who is alive after that."""
     first = run.start()
-    hung = first.until(lambda: _words(run, "hung"), "a trainer in its step that never ends")
+    hung = first.until(lambda: _words(run, "hung"), "a trainer in its step that never ends", 2 * PATIENCE)
     trainer, daemon = map(int, hung)
     loaders = children(trainer)
     assert len(loaders) >= 2
@@ -54,7 +54,7 @@ def test_the_next_start_ends_what_is_left_and_goes_on(make_run: MakeRun, behind:
     assert newest == f"step-{(HANG_AT - 1) // 5 * 5:09d}.a0001"
 
     second = run.start()
-    assert second.wait() == 0, run.report()
+    assert second.wait(2 * PATIENCE) == 0, run.report()
 
     assert not any(identity.alive() for identity in left)
     assert not (run.folder / "two").exists(), "two attempts were alive at once"
@@ -76,7 +76,7 @@ def test_what_a_survivor_still_saves_is_used(make_run: MakeRun) -> None:
     assert not run.generations()
 
     second = run.start()
-    assert second.wait() == 0, run.report()
+    assert second.wait(2 * PATIENCE) == 0, run.report()
 
     assert not (run.folder / "two").exists(), "two attempts were alive at once"
     (_, again) = run.records(journal.ATTEMPT_STARTED)
