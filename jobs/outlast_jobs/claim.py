@@ -41,6 +41,11 @@ def claim(checkpoints: Path, attempt: int) -> list[str]:
     return others
 
 
+def newest_claim(checkpoints: Path) -> int:
+    """The attempt that has the right to write, 0 for none. Another's than ours: the run was taken from us."""
+    return max(map(_number, _claims(checkpoints)), default=0)
+
+
 def _claims(checkpoints: Path) -> list[str]:
     return sorted(name for name in os.listdir(checkpoints) if name.startswith(WRITING))
 

@@ -15,19 +15,22 @@ from outlast_jobs.verify import Verdict
 
 from . import events as ev
 from .actions import Choose
-from .chores import Desk, furthest_step, set_aside
+from .chores import Desk, furthest_step, set_aside, taken_over
 
 CURE = (
     "look at them with: outlast verify; repair or remove what is bad, name one with --from, "
     "or begin anew with --fresh"
 )
 
-Answer = ev.Chosen | ev.Unusable | ev.ChooseFailed
+Answer = ev.Chosen | ev.Unusable | ev.ChooseFailed | ev.RunGone
 
 
 def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
     """Carry out a Choose. ``forced`` is the generation that a person named with --from, or None."""
     try:
+        # before a claim, which would take the run from whoever has it by now
+        if by := taken_over(desk):
+            return ev.RunGone(by, taken=True)
         # first of all: a stale attempt that sealed after we chose would have trained for nothing
         attempt = _claimed(desk, order.attempt)
         found = _forced(desk, forced) if forced else _newest(desk, job, order)
@@ -48,6 +51,7 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
 def _claimed(desk: Desk, wanted: int) -> int:
     if desk.claimed < wanted:  # a second look for the same start has its claim already
         attempt = max(wanted, desk.run.highest_attempt() + 1)
+        desk.claiming = attempt
         claim(desk.run.checkpoints, attempt)
         desk.claimed = attempt
     return desk.claimed

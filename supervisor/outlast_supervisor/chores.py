@@ -14,6 +14,7 @@ import msgspec
 
 from outlast_jobs import durable, metrics, retention, verify
 from outlast_jobs import events as journal
+from outlast_jobs.claim import newest_claim
 from outlast_jobs.failure import signature_from_log
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.jobfile import Job
@@ -40,6 +41,21 @@ class Desk:
     pinned: set[str] = field(default_factory=set)
     bad: set[str] = field(default_factory=set)  # found corrupt; never chosen, even where renaming fails
     claimed: int = 0  # the attempt that this supervisor claimed the checkpoints for
+    claiming: int = 0  # the highest attempt that it tried to claim them for, done or not
+    lock_named: Callable[[], bool | None] = lambda: True  # False where another lock has the place of ours
+
+
+def taken_over(desk: Desk) -> str:
+    """How another supervisor shows that it has the run, empty where none does.
+
+    Locks alone do not tell: they do not reach a node that the network has lost, and a person can remove them.
+    """
+    newest = newest_claim(desk.run.checkpoints) if desk.claiming else 0
+    if newest > desk.claiming:
+        return f"another supervisor has taken this run: attempt {newest} is none of ours"
+    if desk.lock_named() is False:
+        return "another supervisor has taken this run: the lock was replaced"
+    return ""
 
 
 def verified(desk: Desk, name: str, stop: Callable[[], bool]) -> ev.Event | None:
@@ -68,7 +84,9 @@ def set_aside(desk: Desk, name: str, reason: str, verdict: str = "corrupt") -> N
 
 
 def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
-    """Apply the retention policy; returns what was dropped."""
+    """Apply the retention policy; returns what was dropped. Only who has the run deletes."""
+    if taken_over(desk):
+        return []
     gens: list[retention.Gen] = []
     complete = True
     paths = verify.scan(desk.run.checkpoints)

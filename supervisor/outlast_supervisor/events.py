@@ -64,6 +64,7 @@ class RunGone(Struct, frozen=True):
     """The run directory was moved, removed or replaced, so another supervisor can have its place."""
 
     reason: str
+    taken: bool = False  # another supervisor has the run, as far as can be seen
 
 
 class SpawnFailed(Struct, frozen=True):

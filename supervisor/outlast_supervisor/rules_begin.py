@@ -206,7 +206,7 @@ def waiting_restart(state: Waiting, event: ev.RestartAsked, ctx: Context) -> Ste
 
 
 def idle_gone(state: Clearing | Choosing | Waiting, event: ev.RunGone, ctx: Context) -> Step:
-    code = ExitCode.CANNOT_WRITE
+    code = ExitCode.BUSY if event.taken else ExitCode.CANNOT_WRITE
     return Finished(replace(state.ledger, gone=event.reason), code, event.reason), (Exit(code, event.reason),)
 
 

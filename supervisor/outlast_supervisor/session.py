@@ -77,6 +77,7 @@ class Session:
         self._pulse = loop.helper("pulse")  # what is short and has its time: status, lease, requests
         self._hooks = Hooks(_commands(job), run.path)
         desk = chores.Desk(run, run_id, self._journaler.note_and_wait, _plain_stats(known), set(known.pins))
+        desk.lock_named = lock.is_named
         self._carrier = Carrier(
             loop=loop,
             desk=desk,
@@ -130,7 +131,8 @@ class Session:
         cause = f"attempt {vanished.number} vanished on {vanished.host}" if vanished else "start"
         loop.run(*begin(ledger, time.monotonic(), cause))
         dead = self._journaler.unjournaled or self._pulse.stuck(time.monotonic()) >= STUCK
-        self._display.last(self._journaler, write=not dead)
+        gone = loop.state is not None and bool(loop.state.ledger.gone)  # whoever has it now tells its status
+        self._display.last(self._journaler, write=not (dead or gone))
         self._inbox.close()
         loop.close()
         return self._exit_code if self._exit_code is not None else 1

@@ -18,6 +18,14 @@ _MAX_SCRIPT = 16 << 20
 Former = tuple[RunDirectory, str]
 
 
+class Overtaken(Exception):
+    """Another start took the place that was made free for a new run."""
+
+    def __init__(self, busy: Busy, old: Path) -> None:
+        super().__init__(f'{busy.text}; it began anew as well, the old run is "{old}"')
+        self.busy = busy
+
+
 def begin_anew(run: RunDirectory, lock: RunLock) -> tuple[RunDirectory, RunLock, Former | None]:
     """Keep the old run as RUN.old-N and take the new one. The caller holds the old lock.
 
@@ -41,7 +49,7 @@ def begin_anew(run: RunDirectory, lock: RunLock) -> tuple[RunDirectory, RunLock,
     taken = anew.acquire()
     lock.release()
     if isinstance(taken, Busy):
-        raise FileExistsError(f'another start was faster; the old run is "{old}"')
+        raise Overtaken(taken, old)
     return run, anew, (RunDirectory(old), run_id) if run_id else None
 
 

@@ -22,7 +22,7 @@ from . import early
 from .helper import bounded
 from .options import RunOptions
 from .session import Session
-from .startup import begin_anew, digests_of
+from .startup import Overtaken, begin_anew, digests_of
 
 RELEASE_WAIT = 3.0  # seconds
 
@@ -64,7 +64,10 @@ def _supervise(options: RunOptions) -> int:
     try:
         former = None
         if options.fresh:
-            run, lock, former = begin_anew(run, lock)
+            try:
+                run, lock, former = begin_anew(run, lock)
+            except Overtaken as overtaken:
+                raise Refused(ExitCode.BUSY, str(overtaken)) from None
         known = read_history(run) if run.journal.is_dir() else History()
         digests = digests_of(job)
         _refuse_done(known, digests)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import PATIENCE, Run, gone
+from tests.e2e.harness import PATIENCE, Run, children, gone
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import Env, ExitCode
@@ -179,6 +179,58 @@ def test_a_stale_writer_in_another_mount_cannot_seal(make_run: MakeRun, moment: 
     starts: list[Mapping[str, Any]] = [record.data for record in run.records(journal.ATTEMPT_STARTED)]
     assert [start["resume"] for start in starts] == [None, sealed[0]]
     assert [line["step"] for line in run.history()] == list(range(1, 31))
+
+
+# a supervisor that sees neither the locks nor the processes of the others, as on a node that was cut off
+ISLAND = """
+set -e
+mount --bind "$1/lock-elsewhere" "$1/run/lock"
+mount --bind "$1/alive-elsewhere" "$1/run/alive"
+shift
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(not can_unshare(), reason="needs the right to make a mount namespace")
+def test_a_supervisor_that_lost_the_run_starts_no_more_attempts(make_run: MakeRun) -> None:
+    """A supervisor whose run another one has taken unseen ends with its worker, and fences nobody."""
+    run = make_run({**BRIEF, "command": ["env", "-i", "sh", "-c", "exec sleep $(cat seconds)"]})
+    (run.folder / "seconds").write_text("0")
+    assert run.start().wait() == 0  # so that there are locks to be hidden
+    for name in ("lock-elsewhere", "alive-elsewhere"):
+        (run.folder / name).touch()
+    (run.folder / "seconds").write_text("1000")
+    run.write_job({**BRIEF, "command": ["env", "-i", "sh", "-c", "exec sleep $(cat seconds)", "2"]})
+    lost = run.start(wrapper=["unshare", "--mount", "sh", "-c", ISLAND, "sh", str(run.folder)])
+    lost.until(lambda: run.attempts() == [1, 2], "the attempt that will be cut off")
+    (worker,) = lost.until(lambda: children(lost.pid), "its worker")
+
+    run.write_job(BRIEF | {"command": ["sh", "-c", "sleep 1000", "3"]})
+    owner = run.start()
+    owner.until(lambda: run.attempts() == [1, 2, 3], "the attempt of the one that took the run")
+    assert lost.running()
+    os.kill(worker, signal.SIGKILL)
+    assert lost.wait() == ExitCode.BUSY, run.report()
+    assert "another supervisor has taken this run" in lost.output
+    assert run.attempts() == [1, 2, 3]
+    assert (run.directory.checkpoints / ".writing-0003").is_dir()
+    assert owner.running()
+
+
+def test_a_supervisor_whose_lock_was_removed_gives_way(make_run: MakeRun) -> None:
+    """Where a person removed the lock of a living supervisor, the next start has the run, and the old one ends."""
+    run = make_run({**BRIEF, "command": ["sh", "-c", "exec sleep $(cat seconds)"]})
+    (run.folder / "seconds").write_text("1000")
+    first = run.start()
+    first.worker()
+    run.directory.lock.unlink()
+    (run.folder / "seconds").write_text("0")
+    second = run.start()
+    assert second.wait() == 0, run.report()
+    assert first.wait() == ExitCode.BUSY, run.report()
+    assert "another supervisor has taken this run" in first.output
+    assert run.attempts() == [1, 2]
+    run.nothing_left()
 
 
 def text(path: Path) -> str:

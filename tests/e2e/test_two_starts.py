@@ -48,11 +48,11 @@ def let_go(run: Run) -> None:
     os.close(run.until(opened, "a worker that waits to be let go") - 1)
 
 
-def race(run: Run, number: int) -> tuple[Supervisor, Supervisor]:
+def race(run: Run, number: int, *args: str) -> tuple[Supervisor, Supervisor]:
     """Start the run twice at one moment; the winner, still running, and the loser, ended."""
     gate = run.folder / f"gate-{number}"
     os.mkfifo(gate)
-    both = [run.start(wrapper=GATED, env={"GATE": str(gate)}) for _ in range(2)]
+    both = [run.start(*args, wrapper=GATED, env={"GATE": str(gate)}) for _ in range(2)]
     for one in both:
         one.until(lambda one=one: notes_of(run, number, one).exists(), "a start that waits at the gate")
     opened = os.open(gate, os.O_WRONLY)  # and kept open, for one that is about to wait
@@ -93,6 +93,26 @@ def test_of_two_starts_at_one_moment_exactly_one_runs(make_run: MakeRun, folder:
         assert lives[-1].data["identity"] == str(holder.identity)
         assert run.attempts() == list(range(1, number + 2))
     run.nothing_left()
+
+
+def test_of_two_that_begin_anew_at_one_moment_exactly_one_runs(make_run: MakeRun) -> None:
+    """Of two `--fresh` starts at one moment one keeps the old run and begins a new one; the other exits 69."""
+    run = make_run(job(0))
+    os.mkfifo(run.folder / "go")
+    rounds = 4
+    ids = set()
+    for number in range(rounds + 1):
+        winner, loser = race(run, number, "--fresh")
+        assert loser.wait() == ExitCode.BUSY, run.report()
+        run.until(lambda number=number: len(started(run)) > number, "the winner's worker")
+        let_go(run)
+        assert winner.wait() == 0, run.report()
+        assert len(started(run)) == number + 1
+        assert run.attempts() == [1]
+        ids.add(run.run_id)
+    assert len(ids) == rounds + 1
+    kept = sorted(path.name for path in run.folder.iterdir() if path.name.startswith("run."))
+    assert kept == [f"run.old-{number}" for number in range(1, rounds + 1)]
 
 
 def tree(folder: Path) -> dict[str, object]:
