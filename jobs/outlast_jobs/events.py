@@ -11,7 +11,9 @@ JOB_CHANGED = "job_changed"  # job_digest, command_digest, changes: list of sent
 # An attempt
 ATTEMPT_STARTED = "attempt_started"  # attempt, resume, step, cause, why, host
 ATTEMPT_ATTACHED = "attempt_attached"  # attempt, pid, rank, restored
-ATTEMPT_ENDED = "attempt_ended"  # attempt, outcome, code, signal, reason, step, counters, next, signature, next
+ATTEMPT_ENDED = (
+    "attempt_ended"  # attempt, outcome, code, signal, reason, step, counters, next, signature, next
+)
 
 # Generations
 SEALED = "sealed"  # generation, step, bytes, seconds

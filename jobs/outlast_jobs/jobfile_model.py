@@ -99,7 +99,9 @@ class Restart(Section, frozen=True):
 class Stop(Section, frozen=True):
     """How the worker is stopped."""
 
-    grace: Annotated[_Span, _doc("time for the save from the notice on, before SIGTERM and SIGKILL go to all")] = 30.0
+    grace: Annotated[
+        _Span, _doc("time for the save from the notice on, before SIGTERM and SIGKILL go to all")
+    ] = 30.0
     on_usr1: Annotated[
         Literal["auto", "save", "stop"], _doc("what SIGUSR1 to outlast means; auto asks for the end time")
     ] = "auto"

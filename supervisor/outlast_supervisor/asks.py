@@ -154,7 +154,7 @@ class Asks:
     def reloaded(self, read: Reloaded) -> None:
         """The job file was read again, or could not be."""
         if read.job is None:
-            self._refuse(read.request, f"the job file is not taken, the old one stays: {read.error}")
+            self._refuse(read.request, f"the job file is not taken, the old job stays: {read.error}")
             return
         self._adopt(read.job, read.digests)
         changes = [f"read again for {read.source}"]

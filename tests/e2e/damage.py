@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,18 @@ def linked_folder(path: Path) -> None:
     path.symlink_to(outside)
 
 
+def piped(path: Path) -> None:
+    """A shard that is a named pipe: whoever opens it to read waits for ever."""
+    (path / SHARD).unlink()
+    os.mkfifo(path / SHARD)
+
+
+def no_folder(path: Path) -> None:
+    """A plain file where a generation should be."""
+    shutil.rmtree(path)
+    path.write_bytes(b"not a folder")
+
+
 def other_name(path: Path) -> None:
     """A sound generation under the name of a later step."""
     name = GenerationName.parse(path.name)
@@ -149,6 +162,14 @@ def rewrite_index(path: Path, **changes: object) -> None:
 
 def content(path: Path) -> dict[str, bytes | str]:
     """What lies in a generation, links as what they point to."""
-    if path.is_symlink():
-        return {".": os.readlink(path)}
-    return {p.name: os.readlink(p) if p.is_symlink() else p.read_bytes() for p in sorted(path.iterdir())}
+    found: dict[str, bytes | str] = {}
+    for each in [path, *(path.iterdir() if path.is_dir() and not path.is_symlink() else [])]:
+        if each.is_symlink():
+            found[each.name] = os.readlink(each)
+        elif each.is_file():
+            found[each.name] = each.read_bytes()
+        else:
+            found[each.name] = oct(stat.S_IFMT(each.lstat().st_mode))
+    if path.name in found:
+        found["."] = found.pop(path.name)
+    return found

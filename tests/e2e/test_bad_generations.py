@@ -20,7 +20,7 @@ from outlast_jobs.generation import INDEX, INDEX_DIGEST
 
 TOTAL = 150  # far from done when it is interrupted
 THREE_STARTS = 3 * PATIENCE
-SEALED = 24  # generations of the run that is interrupted, at least
+SEALED = 26  # generations of the run that is interrupted, at least
 
 TRAINED = {
     "command": ["{python}", "{scripts}/mini.py", "--steps", TOTAL, "--workers", 0],
@@ -103,6 +103,8 @@ BAD: Mapping[str, tuple[Damage, str]] = {
     "name from the root": (damage.leads_outside("{run}/outside.pt"), "unsafe file name '/"),
     "linked file": (damage.linked_file, "symbolic link"),
     "linked folder": (damage.linked_folder, "is not a folder of its own"),
+    "pipe for a shard": (damage.piped, "'model.shard-000.pt' is a named pipe"),
+    "file for a folder": (damage.no_folder, "is not a folder of its own"),
     "another step's": (damage.other_name, "but the folder is called"),
 }
 

@@ -121,7 +121,7 @@ def test_a_broken_job_file_is_not_taken_and_a_good_one_counts_at_once(make_run: 
     up(run)
     run.job_file.write_bytes(b"\xff\x00: [")
     supervisor.send(signal.SIGHUP)
-    supervisor.until(lambda: "the old one stays" in supervisor.output, "word of the broken file")
+    supervisor.until(lambda: "the old job stays" in supervisor.output, "word of the broken file")
     run.write_job(bare([PYTHON, "train.py"], stop={"grace": "5s", "time_limit": "1s"}))
     supervisor.send(signal.SIGHUP)
     assert supervisor.wait(20) == 75

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from tests.e2e.harness import PATIENCE, SCRIPTS, Run, Supervisor, children, gone
 
 from outlast_jobs import events as journal
 from outlast_jobs.identity import ProcessIdentity
+from outlast_supervisor.processes import heeds
 
 STEPS = 30
 HANG_AT = 17
@@ -87,12 +89,16 @@ def test_what_a_survivor_still_saves_is_used(make_run: MakeRun) -> None:
 
 def test_a_start_while_the_killed_ones_worker_is_being_ended_is_told_so(make_run: MakeRun) -> None:
     """While one start ends what is left, a third one is told that the second has the run."""
-    run = make_run({"command": COMMANDS["a shell"], "save": {"every_steps": 5}, "stop": {"grace": "60s"}})
-    _, left = leave_alive(run)
+    stubborn = "trap '' TERM; while :; do sleep 0.2; done"
+    run = make_run({"command": ["sh", "-c", stubborn], "signals": "native", "stop": {"grace": "60s"}})
+    first = run.start()
+    left = first.worker()
+    first.until(lambda: not heeds(left, signal.SIGTERM), "a worker that ignores TERM")
+    first.kill()
     second = run.start()
     second.until(lambda: run.records(journal.LEFTOVERS_ENDED), "a start that ends what is left")
     third = run.start()
     assert third.wait() == 69, run.report()
     assert f"process {second.pid} on" in third.output
-    assert not gone(left[0].pid)
+    assert not gone(left)
     assert run.attempts() == [1]

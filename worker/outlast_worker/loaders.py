@@ -120,7 +120,7 @@ def _death_of(trainer: int) -> list[int]:
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
     except (OSError, AttributeError):
-        pass  # a kernel or a Python (conda's) without pidfd: the sentinel alone, which a forked sibling can hold open for a while
+        pass  # a kernel or a Python without pidfd: the sentinel alone, which a forked sibling can hold open a while
     return watched
 
 
