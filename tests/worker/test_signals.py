@@ -146,3 +146,21 @@ def test_installing_in_a_thread_is_refused_with_the_reason(signals: Signals) -> 
     thread.join()
     assert errors
     assert "main thread" in errors[0]
+
+
+AT_EXIT = """
+import atexit, signal
+from outlast_worker.signals import Signals
+def last():  # registered first, so called last
+    print([signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGUSR1, signal.SIGTERM)], flush=True)
+atexit.register(last)
+Signals().install()
+raise RuntimeError("as it happens")
+"""
+
+
+def test_a_signal_in_the_exit_of_a_script_that_failed_does_not_change_how_it_ends() -> None:
+    """A save asked for while a failing script ends must not turn its exit code 1 into a death by USR1."""
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True)
+    assert done.stdout == "[True, True]\n"
+    assert done.returncode == 1

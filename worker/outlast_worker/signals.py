@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -71,6 +72,7 @@ class Signals:
         names = self.names
         self._previous[names.save] = signal.signal(names.save, self._handler(self._on_save))
         self._previous[names.stop] = signal.signal(names.stop, self._handler(self._on_stop))
+        atexit.register(self._at_exit)
         faulthandler.register(names.stacks, file=_STDERR, all_threads=True, chain=False)
         # In this order, since a save asked for while torch was being imported arrives at once.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {names.save, names.stop, names.stacks})
@@ -87,6 +89,11 @@ class Signals:
         """Heed no more: the last word is said, and a signal during the exit must not turn it into a death."""
         for number in (self.names.save, self.names.stop):
             signal.signal(number, signal.SIG_IGN)
+
+    def _at_exit(self) -> None:
+        """However the script ends: Python is about to give every handled signal its default, which is death."""
+        if self._previous and os.getpid() == self._owner:
+            self.ignore()
 
     def _on_save(self) -> None:
         self.saves += 1
