@@ -113,6 +113,16 @@ def test_a_broken_job_is_told_by_its_cause(tmp_path: Path, warm: Warm, script: s
         assert first["thing"] in ("loss", "gradient", "parameter")
 
 
+def test_a_model_without_an_optimizer_is_warned_about(tmp_path: Path, warm: Warm) -> None:
+    """A worker that registers a model and no optimizer says so at each start, in its log, which is kept."""
+    command = warm.command(BROKEN / "forgotten_optimizer.py")
+    proved = prove(tmp_path, command, "--cut", "2", "--steps", "4", "--only", "stop", env=warm.env)
+    assert proved.code == 1
+    logs = sorted(proved.folder.glob("flows-*/*/logs/*.log"))
+    assert len(logs) == 3
+    assert all("a model is registered and no optimizer" in log.read_text() for log in logs)
+
+
 def test_an_order_by_hash_is_found_by_trying_one_hash_seed(tmp_path: Path) -> None:
     """A job whose order hangs on the hash seed differs from itself, and agrees once the seed is given."""
     command = ["{python}", str(BROKEN / "hash_order.py")]
