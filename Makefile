@@ -24,7 +24,8 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	@for folder in jobs/outlast_jobs/shipped/*/ jobs/outlast_jobs/templates/; do \
-	  (cd $$folder && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --exclude '^$$' *.py) || exit 1; \
+	  (cd $$folder && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --strict --explicit-package-bases --config-file= \
+	    --untyped-calls-exclude torch --cache-dir $(CURDIR)/.mypy_cache/scripts *.py) || exit 1; \
 	done
 	$(BIN)/lint-imports
 

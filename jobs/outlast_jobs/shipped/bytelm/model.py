@@ -87,7 +87,8 @@ class Block(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(self._rotate(q), self._rotate(k), v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, time, width))
-        return x + self.dropout(self.down(F.relu(self.up(self.norm2(x))).square()))
+        fed: Tensor = self.dropout(self.down(F.relu(self.up(self.norm2(x))).square()))
+        return x + fed
 
     def _rotate(self, x: Tensor) -> Tensor:
         """Turn each pair of features by an angle that grows with the position."""
