@@ -20,7 +20,7 @@ from outlast_jobs.jobfile import Job, command_digest
 from outlast_jobs.locks import hold_shared
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.verify import Verdict, look, scan
-from outlast_supervisor import processes, spawn
+from outlast_supervisor import linux, processes, spawn
 from outlast_supervisor.notify import NotifySocket
 
 from .model import Ended, Leg
@@ -134,7 +134,7 @@ class Driver:
             raise
         finally:
             os.close(alive)
-        pidfd = os.pidfd_open(worker.pid)
+        pidfd = linux.pidfd_open(worker.pid)
         live = _Live(leg, run, run_id, worker, pidfd, socket, began, time.monotonic())
         self._selector.register(pidfd, selectors.EVENT_READ, (live, "ended"))
         self._selector.register(socket, selectors.EVENT_READ, (live, "said"))
