@@ -53,6 +53,7 @@ class Carrier:
     worker_pid: int = 0
     _queue: deque[tuple[int, act.Action]] = field(default_factory=deque)
     _last_note: int = 0
+    _cleared_once: bool = False
     _resumed_from: str | None = None
     _prune_waits: bool = False
 
@@ -221,10 +222,13 @@ class Carrier:
         if self.former is not None:
             runs[self.former[1]] = self.former[0]
         left = processes.of_any(runs)
-        busy = [run for run in runs.values() if _alive_is_held(run)] if not left else []
-        for run in busy:  # somebody without our marks in its environment
+        # the second way, for those whose environment was overwritten, costs more: not at every look
+        thorough = not left or how != "look" or not self._cleared_once
+        self._cleared_once = True
+        busy = [run for run in runs.values() if _alive_is_held(run)] if thorough else []
+        for run in busy:
             with contextlib.suppress(OSError):
-                left = left or processes.holding(run.alive)
+                left = processes.together(left, processes.holding(run.alive))
         if how != "look":
             processes.end(left, how, True, self.launcher.signal_of("stop"))
         return ev.LeftoversRemain(tuple(p.pid for p in left.all)) if left or busy else ev.LeftoversGone()

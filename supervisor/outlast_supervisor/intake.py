@@ -18,7 +18,7 @@ from outlast_jobs.restart import Failure
 from . import events as ev
 from . import linux
 from .notify import Message
-from .processes import carries
+from .processes import carries, unmarked_below_us
 
 _NO_REPORTS = {Field.READY, Field.EXIT}  # their step was restored or trained before, not just now
 _MAX_SENDERS = 4096  # a worker that forks without end must not fill our memory
@@ -115,7 +115,8 @@ class Intake:
         # dead by now or not: a datagram that it sent before is still its own, unless another has its pid now
         if known is not None and (now is None or now == known):
             return known
-        if self._markers is None or not all(carries(pid, marker) for marker in self._markers):
+        marked = self._markers is not None and all(carries(pid, marker) for marker in self._markers)
+        if not marked and (self._markers is None or not unmarked_below_us(pid)):
             self._strangers += 1
             if self._strangers in (1, 100, 10_000):
                 self._complain(

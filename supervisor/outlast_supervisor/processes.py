@@ -109,6 +109,13 @@ def holding(path: Path, ignore: Collection[int] = ()) -> Survivors:
     )
 
 
+def together(*found: Survivors) -> Survivors:
+    """What was found in several ways, as one."""
+    everything = {identity.pid for survivors in found for identity in survivors.all}
+    roots = [pid for pid in everything if _parent_of(pid) not in everything]
+    return _survivors(roots, everything)
+
+
 def _locks(pid: int, mark: bytes, name: str) -> bool:
     """Whether a process has a descriptor with a flock on a file of this inode and name.
 
@@ -135,11 +142,32 @@ def _with_all_below(marked: list[int], mine: Collection[int]) -> Survivors:
 
 def carries(pid: int, marker: bytes) -> bool:
     """Whether a process was started with exactly this entry in its environment."""
+    return marker in _environment(pid)
+
+
+def unmarked_below_us(pid: int) -> bool:
+    """Whether a process descends from us and shows no attempt's marker, ours or another's.
+
+    Programs that set their own title write it where /proc shows the environment.
+    """
+    marker, me = f"{Env.ATTEMPT}=".encode(), os.getpid()
+    if any(entry.startswith(marker) for entry in _environment(pid)):
+        return False
+    seen: set[int] = set()
+    while pid > 1 and pid not in seen:  # seen: pids may be dealt anew while we climb
+        seen.add(pid)
+        pid = _parent_of(pid)
+        if pid == me:
+            return True
+    return False
+
+
+def _environment(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return marker in file.read(_MAX_ENVIRON).split(b"\0")
+            return file.read(_MAX_ENVIRON).split(b"\0")
     except OSError:
-        return False
+        return []
 
 
 def send(identity: ProcessIdentity, number: int) -> bool:

@@ -22,6 +22,8 @@ COMMANDS = {
     "itself": HANGING,
     # with a command behind it, so that the shell does not exec the trainer but waits for it
     "a shell": ["bash", "-c", f"{shlex.join(HANGING)}; echo ended"],
+    # and cannot be told by the environment that /proc shows
+    "a title": ["bash", "-c", f"{shlex.join(HANGING)} --titled; echo ended"],
     "a pipe": ["bash", "-c", f"{shlex.join(HANGING)} | cat"],
     "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", *HANGING[1:]],
 }
@@ -58,8 +60,10 @@ def test_the_next_start_ends_what_is_left_and_goes_on(make_run: MakeRun, behind:
     second = run.start()
     assert second.wait(2 * PATIENCE) == 0, run.report()
 
-    assert not any(identity.alive() for identity in left)
+    assert not [i for i in left if i.alive()], run.report()
     assert not (run.folder / "two").exists(), "two attempts were alive at once"
+    attached = [record.data["attempt"] for record in run.records(journal.ATTEMPT_ATTACHED)]
+    assert attached == [1, 2]
     (ended,) = run.records(journal.LEFTOVERS_ENDED)
     assert {identity.pid for identity in left} <= set(ended.data["pids"])
     assert [record.data["resume"] for record in run.records(journal.ATTEMPT_STARTED)] == [None, newest]

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.waiting import wait_until
@@ -56,6 +57,18 @@ def test_a_trainer_is_known_by_the_kernel_not_by_its_words(intake: Intake, train
 def test_strangers_are_not_heard(intake: Intake) -> None:
     """A process without the attempt's marker changes nothing, whatever it sends."""
     assert intake.events(Message(os.getpid(), {"READY": "1", "X_OUTLAST_EXIT": "done"})) == []
+
+
+@pytest.mark.parametrize(("env", "heard"), [({}, True), ({"OUTLAST_ATTEMPT": "2"}, False)])
+def test_a_trainer_whose_environment_is_overwritten_is_heard(
+    intake: Intake, env: dict[str, str], heard: bool
+) -> None:
+    """A descendant without any marker is of this attempt, as one that set its title; one of another is not."""
+    with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **env}) as process:
+        wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes(), 10, "exec")
+        found = intake.events(Message(process.pid, {"READY": "1"}))
+        process.kill()
+    assert bool(found) is heard
 
 
 def test_another_attempts_process_is_not_heard(intake: Intake, trainer: int) -> None:

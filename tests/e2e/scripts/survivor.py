@@ -7,6 +7,7 @@ two attempts live at once; and in `hung` its own pid and the daemon's, as soon a
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
 import os
 import subprocess
@@ -28,7 +29,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--step-seconds", type=float, default=0.005)
     parser.add_argument("--hang-at", type=int, default=0, help="in the first attempt")
+    parser.add_argument("--titled", action="store_true", help="overwrite the environment that /proc shows")
     args = parser.parse_args()
+    if args.titled:
+        overwrite_environment()
 
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -54,10 +58,23 @@ def main() -> None:
             ckpt.step(loss=loss)
 
 
+def overwrite_environment() -> None:
+    """What programs do that set their own title: it is written where argv and the environment lie."""
+    stat = Path("/proc/self/stat").read_bytes()
+    start, end = map(int, stat[stat.rindex(b")") + 2 :].split()[47:49])  # proc(5): env_start, env_end
+    ctypes.memset(start, 0, end - start)
+
+
 def hang(lock: int) -> None:
     command = ["sh", "-c", f"( {DAEMON} ) >/dev/null 2>&1 & echo $!"]
     started = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True, pass_fds=(lock,), check=True
+        command,
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        pass_fds=(lock,),
+        check=True,
     )
     Path("hung.tmp").write_text(f"{os.getpid()} {started.stdout}")
     Path("hung.tmp").rename("hung")
