@@ -245,8 +245,10 @@ class Carrier:
         """Whether a child of ours belongs to no attempt."""
         if pid == self.worker_pid:
             return False
-        if os.getpid() == 1 and not processes.carries(pid, f"{Env.RUN_ID}={self.desk.run_id}".encode()):
-            return True  # the first process is given all orphans: of a shell in the same container, say
+        if os.getpid() == 1:  # the first process is given all orphans: of a shell in the same container, say
+            marked = processes.carries(pid, f"{Env.RUN_ID}={self.desk.run_id}".encode())
+            if not marked and not processes.holds(pid, self.desk.run.alive.name):
+                return True
         return self.hooks.theirs(pid)
 
     def _hook(self, name: str, reason: str) -> None:

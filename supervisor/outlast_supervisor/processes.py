@@ -109,6 +109,11 @@ def holding(path: Path, ignore: Collection[int] = ()) -> Survivors:
     )
 
 
+def holds(pid: int, name: str) -> bool:
+    """Whether a process has a lock on a file of this name; asks no file system, so the loop may call it."""
+    return _locks(pid, b"", name)
+
+
 def together(*found: Survivors) -> Survivors:
     """What was found in several ways, as one."""
     everything = {identity.pid for survivors in found for identity in survivors.all}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -89,6 +90,24 @@ def test_what_a_survivor_still_saves_is_used(make_run: MakeRun) -> None:
     assert again.data["step"] >= reached
     assert [line["step"] for line in run.history()] == list(range(1, STEPS + 1))
     run.nothing_left()
+
+
+ISOLATED = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+@pytest.mark.skipif(
+    subprocess.run([*ISOLATED, "true"], stderr=subprocess.DEVNULL).returncode != 0,
+    reason="needs the right to make a pid namespace",
+)
+def test_an_unmarked_orphan_of_an_attempt_is_ended_by_the_first_process(make_run: MakeRun) -> None:
+    """As PID 1, which is given everybody's orphans, those that hold the attempt's lock are ended all the same."""
+    orphan = "env -i sleep 1000 </dev/null >/dev/null 2>&1 & exit 1"
+    look = "grep -qsx sleep /proc/[0-9]*/comm && touch two; exit 0"
+    script = f'if [ "$OUTLAST_ATTEMPT" = 1 ]; then {orphan}; fi; {look}'
+    run = make_run({"command": ["sh", "-c", script], "signals": "native"})
+    assert run.start(wrapper=ISOLATED).wait() == 0, run.report()
+    assert run.attempts() == [1, 2]
+    assert not (run.folder / "two").exists()
 
 
 def test_a_start_while_the_killed_ones_worker_is_being_ended_is_told_so(make_run: MakeRun) -> None:
