@@ -86,7 +86,7 @@ class Reference:
             assert digest(finding.path) == digest(same.path), finding.path
 
     def hold_end(self, run: Run) -> None:
-        """The run is complete, and came to the same state, by the same steps, leaving no process."""
+        """The run is complete, came to the same state by the same steps, and left no process and no litter."""
         newest = run.verified()[0].index
         assert newest is not None
         assert (newest.step, newest.final) == (STEPS, True), run.report()
@@ -94,6 +94,8 @@ class Reference:
         self.hold_history(run)
         self.hold_lines(run)
         run.nothing_left()
+        others = {p.name for p in run.directory.checkpoints.iterdir()} - {p.name for p in run.generations()}
+        assert others <= {f".writing-{run.attempts()[-1]:04d}"}, "leftovers of attempts that were cut"
 
 
 _ALL_STEPS = list(range(1, STEPS + 1))

@@ -109,4 +109,5 @@ def test_sixty_kills_change_nothing(make_run: MakeRun, reference: Reference, ins
     assert not always.broken, f"{always.broken}\n{run.report()}"
     assert len(order) == KILLS
     assert campaign.counts["torn"] >= WHEN["save"] // 5, "the kills have missed the saves"
+    assert len(run.generations()) <= 2, "more is kept than the last and the one resumed from"
     reference.hold_end(run)

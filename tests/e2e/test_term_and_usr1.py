@@ -69,6 +69,7 @@ def restored_step(run: Run, attempt: int) -> int:
     return int(started.data["step"])
 
 
+@pytest.mark.timeout(900)
 def test_term_and_usr1_at_any_time_lose_nothing(
     make_run: MakeRun, reference: Reference, instants: random.Random
 ) -> None:
