@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 from tests.e2e.conftest import MakeRun
 from tests.e2e.faulty import only, outcomes, plain, resumed
-from tests.e2e.harness import SCRIPTS, Run
+from tests.e2e.harness import SCRIPTS, Run, Supervisor
 
 from outlast_jobs.contract import ExitCode
 
@@ -183,12 +183,34 @@ def state_of(pid: int) -> str:
         return file.read().rpartition(") ")[2][0]
 
 
-def test_a_supervisor_that_stood_still_does_not_wait_all_over_again(make_run: MakeRun) -> None:
-    """Stopped within a delay it goes on with what is left of it, and says for how long it stood still."""
-    script = "[ -e once ] && exit 0; touch once; exit 1"
-    run = make_run({"command": ["sh", "-c", script], "signals": "native", "restart": {"backoff": "2s..2s"}})
+FAILS_ONCE = "[ -e once ] && exit 0; touch once; exit 1"
+
+
+def waits(make_run: MakeRun, delay: str) -> tuple[Run, Supervisor]:
+    """A supervisor that waits between two attempts."""
+    restart = {"backoff": f"{delay}..{delay}"}
+    run = make_run({"command": ["sh", "-c", FAILS_ONCE], "signals": "native", "restart": restart})
     first = run.start()
     first.until(lambda: run.records("attempt_ended"), "the end of the first attempt")
+    return run, first
+
+
+def test_a_delay_stands_still_with_a_run_that_the_terminal_stops(make_run: MakeRun) -> None:
+    """After Ctrl-Z what was left of a delay is still waited for, though the clock went on."""
+    run, first = waits(make_run, "3s")
+    first.send(signal.SIGTSTP)
+    run.until(lambda: state_of(first.pid) == "T", "a stopped process")
+    time.sleep(STANDSTILL)
+    first.send(signal.SIGCONT)
+    assert first.wait() == ExitCode.DONE, run.report()
+    paused = only(run.records("paused"))
+    assert paused.data["seconds"] >= STANDSTILL
+    assert run.records("attempt_started")[1].mono - paused.mono > 1
+
+
+def test_a_supervisor_that_stood_still_does_not_wait_all_over_again(make_run: MakeRun) -> None:
+    """Stopped within a delay it goes on with what is left of it, and says for how long it stood still."""
+    run, first = waits(make_run, "2s")
     with stopped(first.pid, 4.5):
         pass
     assert first.wait() == ExitCode.DONE, run.report()
