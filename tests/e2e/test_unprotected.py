@@ -41,8 +41,8 @@ def remount(run: Run, folder: Path, options: str) -> None:
 
 def unprotected(run: Run, word: str) -> None:
     """Wait until a save failed for this reason; then the run trains on, and what was good is still there."""
-    good = [f.path.name for f in run.verified()]
     status = run.until_status(lambda s: word in (s["unprotected"] or ""), f"unprotected by {word}")
+    good = [f.path.name for f in run.verified()]
     assert status["state"] == "running"
     assert run.records("unprotected")[-1].data["reason"] == status["unprotected"]
     run.until_step((run.last_step() or 0) + 60)
