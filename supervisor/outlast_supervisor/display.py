@@ -28,7 +28,7 @@ STATUS_LEAST = 0.5  # and the least between two while much does
 STUCK = 30.0  # seconds for something that takes milliseconds
 LOOK_AGAIN = 5.0  # seconds between two looks at a write of the status that does not end
 LAST_WAIT = 3.0  # seconds for the very last snapshot
-_KEPT = ("step", "total", "loss", "last_save")  # what stays true when no worker runs
+_KEPT = ("step", "total", "loss", "last_save", "restored")  # what stays true when no worker runs
 LIVE_EVERY = 0.25  # on a terminal, where a person watches
 
 
