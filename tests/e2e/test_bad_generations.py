@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,40 +31,25 @@ RESUMED = {**TRAINED, "save": {"every_steps": TOTAL}}
 SHOWN = {**TRAINED, "command": ["sh", "-c", 'echo "${OUTLAST_RESUME##*/}" > resumed']}
 
 
-@dataclass(frozen=True)
-class Interrupted:
-    """A run that was stopped with many generations, and the digest that it must end with."""
-
-    run: Run
-    state_sha256: str
-
-
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interrupted]:
-    folder = tmp_path_factory.mktemp("interrupted")
-    whole = Run(folder / "whole", RESUMED)
-    run = Run(folder / "cut", TRAINED)
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run that was stopped with many generations."""
+    run = Run(tmp_path_factory.mktemp("interrupted"), TRAINED)
     try:
-        undisturbed = whole.start()
         supervisor = run.start()
         run.until(lambda: len(run.generations()) >= SEALED, "generations")
         supervisor.process.terminate()
         assert supervisor.wait() == ExitCode.SAVED, run.report()
-        assert undisturbed.wait() == 0, whole.report()
-        index = whole.verified()[0].index
-        assert index is not None
-        assert index.final
-        yield Interrupted(run, str(index.state_sha256))
+        yield run
     finally:
         run.close()
-        whole.close()
 
 
 @pytest.fixture
-def copied(make_run: MakeRun, interrupted: Interrupted) -> Run:
+def copied(make_run: MakeRun, interrupted: Run) -> Run:
     """The interrupted run, moved, with every generation remembered as verified."""
     run = make_run(SHOWN)
-    shutil.copytree(interrupted.run.directory.path, run.directory.path)
+    shutil.copytree(interrupted.directory.path, run.directory.path)
     damage.remember(run, *run.generations())
     return run
 
@@ -163,12 +147,14 @@ def test_only_foreign_ones_are_no_start_from_zero(copied: Run) -> None:
     assert copied.generations() == [newest]
 
 
-def test_a_trainer_goes_on_from_the_newest_sound_one(copied: Run, interrupted: Interrupted) -> None:
+def test_a_trainer_goes_on_from_the_newest_sound_one(copied: Run, make_run: MakeRun) -> None:
     """Behind a row of bad generations, two of which only the trainer can find out, the run ends bit-identical.
 
     One runs code when it is unpickled, right in every digest. One has rotted on the disk since it was read,
     unseen by inode, ctime and length, as the journal has them.
     """
+    whole = make_run(RESUMED)
+    undisturbed = whole.start()
     copied.write_job(RESUMED)
     mark = copied.folder / "code ran"
     sound, rotten, hostile, stranger, *bad = reversed(copied.generations()[: len(BAD) + 4])
@@ -196,11 +182,16 @@ def test_a_trainer_goes_on_from_the_newest_sound_one(copied: Run, interrupted: I
     for name, was in left.items():
         assert content(aside(copied.directory.checkpoints / name)) == was
     assert stranger in copied.generations()
-    index = copied.verified()[0].index
+    assert undisturbed.wait() == 0, whole.report()
+    assert final_digest(copied) == final_digest(whole)
+    assert [line["step"] for line in copied.history()] == list(range(1, TOTAL + 1))
+
+
+def final_digest(run: Run) -> str:
+    index = run.verified()[0].index
     assert index is not None
     assert index.final
-    assert index.state_sha256 == interrupted.state_sha256
-    assert [line["step"] for line in copied.history()] == list(range(1, TOTAL + 1))
+    return str(index.state_sha256)
 
 
 def test_a_trainer_without_a_sound_one_does_not_begin_anew(copied: Run) -> None:

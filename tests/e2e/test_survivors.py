@@ -24,8 +24,7 @@ COMMANDS = {
     # with a command behind it, so that the shell does not exec the trainer but waits for it
     "a shell": ["bash", "-c", f"{shlex.join(HANGING)}; echo ended"],
     # and cannot be told by the environment that /proc shows
-    "a title": ["bash", "-c", f"{shlex.join(HANGING)} --titled; echo ended"],
-    "a pipe": ["bash", "-c", f"{shlex.join(HANGING)} | cat"],
+    "a pipe, with a title": ["bash", "-c", f"{shlex.join(HANGING)} --titled | cat"],
     "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", *HANGING[1:]],
 }
 
