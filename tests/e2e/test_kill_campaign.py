@@ -16,7 +16,7 @@ from tests.e2e.watch import AlwaysOne
 from outlast_jobs.look import Verdict
 
 KILLS = 60
-WHEN = {"save": 20, "training": 8, "any": 10, "start": 22}
+WHEN = {"save": 20, "training": 6, "any": 8, "start": 26}
 """How many kills fall where: by lot within it. Those that need no attached trainer cost the least time."""
 EVERY = 5
 """Steps between saves: hardly has an attempt attached, it has one in flight."""

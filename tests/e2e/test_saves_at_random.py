@@ -11,7 +11,7 @@ from tests.e2e.harness import kill
 from tests.e2e.reference import STEPS, Reference, pause, toy
 
 SAVES = 200
-GAP = 0.012
+GAP = 0.01
 """Seconds between a save and the next signal at most: within a step or two."""
 
 
@@ -24,21 +24,19 @@ def test_two_hundred_saves_are_states_of_the_undisturbed_run(
     run.until_step(1)
     [attached] = run.records("attempt_attached")
     trainer = attached.data["pid"]
-    checkpoints = run.directory.checkpoints
+
+    def sealed() -> int:
+        return len(list(run.directory.checkpoints.glob("step-*")))
+
     begun = time.monotonic()
-    asked = 0
-    while asked < SAVES and supervisor.running():
-        sealed = len(list(checkpoints.glob("step-*")))
+    while (before := sealed()) < SAVES and supervisor.running():
         pause(instants.uniform(0, GAP))
         kill(trainer, signal.SIGUSR1)
         if instants.random() < 0.2:  # one more, perhaps in the middle of the save, which may mean another
             pause(instants.uniform(0, GAP))
             kill(trainer, signal.SIGUSR1)
-        asked += 1
-        supervisor.until(
-            lambda n=sealed: len(list(checkpoints.glob("step-*"))) > n or not supervisor.running(), "a save"
-        )
-    print(f"{asked} saves in {time.monotonic() - begun:.1f} s, at step {run.last_step()}")
+        run.until(lambda n=before: sealed() > n or not supervisor.running(), "a save")
+    print(f"{sealed()} saves in {time.monotonic() - begun:.1f} s, at step {run.last_step()}")
     assert supervisor.wait() == 0, run.report()
     findings = run.verified()
     on_request = [f for f in findings if f.index and f.index.reason == "asked for"]

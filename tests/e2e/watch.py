@@ -11,7 +11,7 @@ from tests.e2e.harness import Run
 from outlast_jobs.look import FileStats, Verdict, look
 from outlast_jobs.verify import scan
 
-_EVERY = 0.005
+_EVERY = 0.01
 
 
 class AlwaysOne(threading.Thread):
