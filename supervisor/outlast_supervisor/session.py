@@ -142,9 +142,6 @@ class Session:
         self._carrier.note(journal.SUPERVISOR_STARTED, data)
         for event, more in opening:
             self._carrier.note(event, more)
-        if write_job(self._run, self._job):
-            changes = ["the job as resolved differs from the one before"]
-            self._carrier.note(journal.JOB_CHANGED, {**self._asks.digests, "changes": changes})
 
     def _finish(self, code: int, reason: str, at_once: bool) -> None:
         """The decision to end: it is recorded, and what is under way may come to its end."""
@@ -179,6 +176,7 @@ class Session:
         if not self._watching:
             self._watching = True
             self._inbox.watch()
+            self._chores.submit("job", lambda: write_job(self._run, self._job))
 
     def _child(self, pid: int, status: int) -> None:
         hook = self._hooks.ended(pid)
@@ -212,6 +210,10 @@ class Session:
                 self._lease_lost()
         elif tag == "requests":
             self._asks.take(result)
+        elif tag == "job":
+            if result:
+                changes = ["the job as resolved differs from the one before"]
+                self._carrier.note(journal.JOB_CHANGED, {**self._asks.digests, "changes": changes})
         elif tag == "reload":
             self._asks.reloaded(result)
         elif tag == "pinned":
