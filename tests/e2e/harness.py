@@ -24,6 +24,7 @@ from outlast_jobs.look import Finding, Verdict, look
 from outlast_jobs.metrics import history, read_metrics
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.verify import scan
+from outlast_supervisor.processes import holding
 
 T = TypeVar("T")
 
@@ -304,6 +305,8 @@ class Run:
             environ = _environ(pid)
             if any(mark in environ for mark in marks) and not gone(pid):
                 found.add(pid)
+        with contextlib.suppress(OSError):  # those that overwrote their environment
+            found |= {identity.pid for identity in holding(self.directory.alive).all}
         return found
 
     def _kill(self, pid: int) -> None:
