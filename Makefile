@@ -16,8 +16,7 @@ run: $(STAMP)
 	$(BIN)/outlast run bytelm
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not alone" tests
-	$(BIN)/python -m pytest -q -m alone tests
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
