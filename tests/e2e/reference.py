@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Run
+from tests.e2e.harness import SCRIPTS, Run
 
 from outlast_jobs.jobfile import resolve_job
 from outlast_jobs.look import Finding
@@ -38,7 +38,8 @@ def toy(*args: object, workers: int = 2, **sections: Any) -> dict[str, Any]:
     return {"name": "toy", "command": [str(word) for word in command], **_RECORDING, **sections}
 
 
-_RECORDING = {"env": {"OUTLAST_RECORD_IDS": "1", "OMP_NUM_THREADS": "1"}}
+_PATH = os.pathsep.join(filter(None, [str(SCRIPTS / "light"), os.environ.get("PYTHONPATH")]))
+_RECORDING = {"env": {"OUTLAST_RECORD_IDS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": _PATH}}
 
 
 @dataclass(frozen=True)
