@@ -25,6 +25,7 @@ from . import chores, linux
 from . import events as ev
 from .asks import Asks
 from .carry import Carrier
+from .deadlines import Deadlines
 from .display import Display
 from .hooks import Hooks
 from .inbox import Inbox
@@ -41,6 +42,7 @@ LISTEN_AFTER = 1.0  # seconds after which requests are looked for, whether or no
 STUCK = 10.0  # seconds; a helper that has been at one short job for so long waits for a dead file system
 LAST_WAIT = 60.0  # seconds for verification and pruning of a finished run's last generation
 HOOK_WAIT = 10.0
+TIME_LIMIT = "time_limit of the job"
 
 
 class Session:
@@ -92,6 +94,7 @@ class Session:
             note_data=self._note_data,
             former=former,
         )
+        self._deadlines = Deadlines(launcher, self._carrier.note, loop.post)
         self._asks = Asks(loop, self._carrier, launcher, digests)
         self._asks.on_adopted = self._adopted
         self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
@@ -280,16 +283,8 @@ class Session:
             self._limit(job)
 
     def _limit(self, job: Job) -> None:
-        if job.stop.time_limit is not None:
-            self._deadline(self._began + job.stop.time_limit, "time_limit of the job")
-        elif self._launcher.deadline is not None:
-            self._launcher.deadline = None
-            self._loop.post(ev.DeadlineKnown(None, ""))
-
-    def _deadline(self, at: float, source: str) -> None:
-        self._launcher.deadline = time.time() + at - time.monotonic()
-        self._carrier.note(journal.DEADLINE, {"at": self._launcher.deadline, "from": source})
-        self._loop.post(ev.DeadlineKnown(at, source))
+        limit = job.stop.time_limit
+        self._deadlines.know(TIME_LIMIT, self._began + limit if limit is not None else None)
 
     def _note_data(self, event: str, data: dict[str, Any]) -> dict[str, Any]:
         """Complete a record with what the state table does not know."""

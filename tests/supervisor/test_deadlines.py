@@ -1,0 +1,56 @@
+"""Several sources of an end time, of which the nearest counts."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outlast_supervisor import events as ev
+from outlast_supervisor.deadlines import Deadlines
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.launcher: Any = SimpleNamespace(deadline=None)
+        self.notes: list[tuple[Any, str]] = []
+        self.posts: list[Any] = []
+        self.deadlines = Deadlines(
+            self.launcher, lambda _, data: self.notes.append((data["at"], data["from"])), self.posts.append
+        )
+
+
+def test_the_nearest_counts() -> None:
+    """Of two sources the nearer one counts, whichever spoke first, and the other one when it falls away."""
+    for order in (("near", "far"), ("far", "near")):
+        heard = Heard()
+        for name in order:
+            heard.deadlines.know(name, {"near": 100.0, "far": 500.0}[name])
+        assert heard.posts[-1] == ev.DeadlineKnown(100.0, "near")
+        heard.deadlines.know("near", None)
+        assert heard.posts[-1] == ev.DeadlineKnown(500.0, "far")
+        heard.deadlines.know("far", None)
+        assert heard.posts[-1] == ev.DeadlineKnown(None, "")
+        assert heard.launcher.deadline is None
+
+
+def test_the_worker_and_the_journal_are_told_unix_time() -> None:
+    """The next worker's environment and the journal have the end in unix seconds."""
+    heard = Heard()
+    heard.deadlines.know("a", time.monotonic() + 50)
+    assert heard.launcher.deadline == pytest.approx(time.time() + 50, abs=5)
+    assert heard.notes == [(heard.launcher.deadline, "a")]
+
+
+def test_the_same_answer_is_no_news() -> None:
+    """A source that is asked again and says the same, or nothing as before, brings no record and no event."""
+    heard = Heard()
+    heard.deadlines.know("a", None)
+    heard.deadlines.know("a", 100.0)
+    heard.deadlines.know("a", 100.4)
+    heard.deadlines.know("b", 900.0)
+    assert len(heard.posts) == len(heard.notes) == 1
+    heard.deadlines.know("a", 160.0)
+    assert heard.posts[-1] == ev.DeadlineKnown(160.0, "a")
