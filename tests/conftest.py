@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:
@@ -17,3 +19,18 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, si
     if signal.getsignal(_number) is signal.SIG_IGN:
         with contextlib.suppress(ValueError):  # only the main thread may
             signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The last lines say which real parts this machine lacks, so that a green run does not pass for a whole one."""
+    from tests.realparts import REASON
+
+    lacking: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if REASON in reason:
+            lacking[reason.split(REASON, 1)[1]] += 1
+    for part, number in sorted(lacking.items()):
+        terminalreporter.write_line(
+            f"not tested, since not on this machine: {part}: {number} tests", yellow=True
+        )

@@ -1,0 +1,1 @@
+"""What each scheduler needs to start a job, and what a job inside one asks of it."""

@@ -1,0 +1,41 @@
+"""Real schedulers and kernels that some tests need: where one is missing its tests are skipped by name, and told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+REASON = "not on this machine: "
+_PROGRAMS: dict[str, tuple[str, ...]] = {
+    "slurm": ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel"),
+    "cron": ("cron", "unshare"),
+    "systemd": ("/lib/systemd/systemd", "systemctl", "systemd-analyze", "unshare"),
+    "container": ("systemd-nspawn", "debootstrap"),
+    "namespaces": ("unshare", "nsenter"),
+    "faketime": ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",),
+    "loopback disks": ("losetup", "mkfs.ext4", "mount"),
+    "strace": ("strace",),
+}
+_PLACES = "/usr/sbin:/sbin:/usr/local/sbin"
+
+
+def missing(*parts: str) -> str:
+    """What this machine lacks of these parts, in words; empty where all are there."""
+    if os.geteuid() != 0:
+        return "root"
+    path = os.environ.get("PATH", os.defpath) + ":" + _PLACES
+    lacking = [
+        f"{part} ({program})"
+        for part in parts
+        for program in _PROGRAMS[part]
+        if shutil.which(program, path=path) is None and not os.path.isfile(program)
+    ]
+    return ", ".join(lacking)
+
+
+def needs(*parts: str) -> pytest.MarkDecorator:
+    """Marks tests that need real parts: `pytestmark = needs("slurm")`."""
+    lacking = missing(*parts)
+    return pytest.mark.skipif(bool(lacking), reason=f"{REASON}{lacking}")
