@@ -35,7 +35,7 @@ def claim(checkpoints: Path, attempt: int) -> list[str]:
             pass  # the newer claim took it away already
         raise Fenced(f"attempt {attempt} comes too late: {newest!r} shows that a newer one owns the run")
     trash = [away for name in others if (away := _take_away(checkpoints, name)) is not None]
-    durable.fsync_dir(checkpoints)
+    durable.fsync_dir(checkpoints)  # of ours and of those taken away, and before any of them is emptied
     for folder in trash:
         _empty(folder)
     return others
@@ -57,7 +57,7 @@ def _number(name: str) -> int:
 
 def _take_away(checkpoints: Path, name: str) -> Path | None:
     try:
-        return durable.discard(checkpoints / name, checkpoints)
+        return durable.discard(checkpoints / name, checkpoints, durable=False)
     except FileNotFoundError:
         return None  # another claim was faster
 

@@ -139,12 +139,15 @@ def rename_to_free_name(source: Path, target: Path) -> None:
     os.rename(source, target)
 
 
-def discard(path: Path, trash_parent: Path) -> Path:
-    """Rename ``path`` out of sight, durably; its content is still there, under the name returned."""
+def discard(path: Path, trash_parent: Path, *, durable: bool = True) -> Path:
+    """Rename ``path`` out of sight; its content is still there, under the name returned.
+
+    Unless ``durable`` the caller syncs ``trash_parent`` before anything in it is deleted.
+    """
     trash = trash_parent / f"{TRASH}{path.name.lstrip('.')[:50]}-{_unique()}"
     os.rename(path, trash)
-    # Before any deletion: a half-emptied folder must not come back under its old name.
-    fsync_dir(trash_parent)
+    if durable:  # before any deletion: a half-emptied folder must not come back under its old name
+        fsync_dir(trash_parent)
     return trash
 
 

@@ -31,7 +31,7 @@ from .loop import Loop
 from .states import Clearing, Ending, State
 
 # what changes the world outside our processes waits until the records before it are on disk
-_AFTER_JOURNAL = (act.Spawn, act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
+_AFTER_JOURNAL = (act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
 
 
 @dataclass
@@ -53,6 +53,8 @@ class Carrier:
     worker_pid: int = 0
     _queue: deque[tuple[int, act.Action]] = field(default_factory=deque)
     _last_note: int = 0
+    _launch_after: int = 0  # the record that has to be on disk before the worker starts
+    _ready: Opened | None = None  # the files of the attempt that waits for it
     _cleared_once: bool = False
     _resumed_from: str | None = None
     _prune_waits: bool = False
@@ -66,6 +68,9 @@ class Carrier:
                 self._do(action)  # it journals by itself what it renames, so it need not wait for the past
             elif isinstance(action, act.Exit) and action.at_once:
                 self._do(action)
+            elif isinstance(action, act.Spawn):
+                self._launch_after = self._last_note
+                self._do(action)  # its files may be opened meanwhile: they are no worker yet
             elif isinstance(action, _AFTER_JOURNAL):
                 self._queue.append((self._last_note, action))
             else:
@@ -91,6 +96,9 @@ class Carrier:
 
     def settle(self) -> None:
         """Carry out what waited for records that are on disk now."""
+        if self._ready is not None and self.journaler.settled(self._launch_after):
+            opened, self._ready = self._ready, None
+            self._launch(opened)
         while self._queue and self.journaler.settled(self._queue[0][0]):
             self._do(self._queue.popleft()[1])
 
@@ -153,21 +161,27 @@ class Carrier:
 
     def opened(self, opened: Opened | None, error: BaseException | None) -> None:
         """The files of the next attempt are open, or cannot be."""
-        worker = None
-        if opened is not None:
-            self.loop.intake.expect(self.desk.run_id, opened.attempt)
-            if opened.told:
-                self.tell(opened.told, "warning")
-            try:
-                worker = self.launcher.launch(opened, self.loop.reachable())
-            except (OSError, ValueError, subprocess.SubprocessError) as failure:
-                error = failure
-        if worker is None:
-            self.loop.post(ev.SpawnFailed(_told(error, self.launcher.job.command[0])))
+        if opened is None:
+            self._not_launched(error)
+            return
+        self._ready = opened
+        self.settle()
+
+    def _launch(self, opened: Opened) -> None:
+        self.loop.intake.expect(self.desk.run_id, opened.attempt)
+        if opened.told:
+            self.tell(opened.told, "warning")
+        try:
+            worker = self.launcher.launch(opened, self.loop.reachable())
+        except (OSError, ValueError, subprocess.SubprocessError) as failure:
+            self._not_launched(failure)
             return
         self.worker_pid = worker.pid
         self.loop.intake.know(worker)
         self.loop.post(ev.Spawned(worker))
+
+    def _not_launched(self, error: BaseException | None) -> None:
+        self.loop.post(ev.SpawnFailed(_told(error, self.launcher.job.command[0])))
 
     def signal_trainers(self, role: str) -> None:
         """Send every attached trainer the signal of a role."""

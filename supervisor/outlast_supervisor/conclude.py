@@ -90,7 +90,8 @@ def conclude(
         action = restart.GiveUp(f"the replay differs: {ending.detail}")
     if ledger.gone and not isinstance(action, restart.Done):
         return _finish(ledger, ExitCode.CANNOT_WRITE, ledger.gone, before)
-    return _order(ledger, action, ctx, before, examined)
+    since = ending.ended_at if ending else ctx.now
+    return _order(ledger, action, since, ctx, before, examined)
 
 
 def _step_back(
@@ -108,6 +109,7 @@ def _step_back(
 def _order(
     ledger: Ledger,
     action: restart.Action,
+    since: float,
     ctx: Context,
     before: tuple[Action, ...],
     examined: ev.Examined | None,
@@ -127,12 +129,12 @@ def _order(
         case restart.Unusable(reason):
             return _finish(ledger, ExitCode.UNUSABLE, reason, before)
         case restart.Again(delay, resume, reason):
-            return _again(ledger, delay, resume, reason, ctx, before)
+            return _again(ledger, since + delay, resume, reason, ctx, before)
 
 
 def _again(
     ledger: Ledger,
-    delay: float,
+    until_at: float,
     resume: Literal["newest", "older", "healthy"],
     reason: str,
     ctx: Context,
@@ -144,9 +146,9 @@ def _again(
         text = f"not done, stopped by {ledger.leaving}: run me again"
         return _finish(ledger, ExitCode.SAVED, text, before)
     older, healthy = resume == "older", resume == "healthy"
-    if delay > 0:
-        waiting = Waiting(ledger, ctx.now + delay, reason, older, healthy)
-        return waiting, (*before, Say(f"next attempt in {delay:.1f} s"))
+    if until_at > ctx.now:  # the delay counts from the worker's end, not from the end of our looking
+        waiting = Waiting(ledger, until_at, reason, older, healthy)
+        return waiting, (*before, Say(f"next attempt in {until_at - ctx.now:.1f} s"))
     choosing = Choosing(ledger, reason, older, healthy, 0, ctx.now + PATIENCE, None)
     return choosing, (*before, Choose(ledger.attempt + 1, older, healthy, False))
 

@@ -252,6 +252,20 @@ def test_a_failure_after_the_last_word_is_not_done() -> None:
     assert ended.data["signature"] == str(why.signature)
 
 
+def test_a_delay_counts_from_the_workers_end() -> None:
+    """What it takes to look at an attempt's traces is part of the wait; a wait that is over is no wait."""
+    examined = ev.Examined(None, False, 0, None, "")
+    ended = replace(ending(examining=True), code=1, ended_at=100.0)
+    for late, expected in ((0.05, Waiting), (3000.0, Choosing)):
+        ctx = context(100.0 + late)
+        state, _ = decide(ended, examined, ctx)
+        assert isinstance(state, expected)
+    at_once, _ = decide(ended, examined, context(100.0))
+    late_by, _ = decide(ended, examined, context(100.2))
+    assert isinstance(at_once, Waiting) and isinstance(late_by, Waiting)
+    assert at_once.until_at == late_by.until_at > 100.2
+
+
 def test_a_saved_worker_after_a_notice_is_75_for_the_caller() -> None:
     """TERM to the supervisor, a save, exit 75 of the worker: exit 75."""
     state, _ = walk(
