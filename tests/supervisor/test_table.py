@@ -262,7 +262,8 @@ def test_a_delay_counts_from_the_workers_end() -> None:
         assert isinstance(state, expected)
     at_once, _ = decide(ended, examined, context(100.0))
     late_by, _ = decide(ended, examined, context(100.2))
-    assert isinstance(at_once, Waiting) and isinstance(late_by, Waiting)
+    assert isinstance(at_once, Waiting)
+    assert isinstance(late_by, Waiting)
     assert at_once.until_at == late_by.until_at > 100.2
 
 
