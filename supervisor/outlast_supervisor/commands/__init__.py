@@ -30,7 +30,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "prove": ("prove", "prove", "Show that a resumed run is the run, and that forgetting would be noticed."),
     "doctor": ("later", "doctor", "Not yet: check the machine before the run."),
     "drill": ("later", "drill", "Not yet: attack a job and check the promises."),
-    "slurm": ("later", "slurm", "Not yet: what Slurm needs for a job."),
+    "slurm": ("slurm", "slurm", "Print the batch script by which Slurm runs a job, or submit it."),
     "cron": ("later", "cron", "Not yet: what cron needs for a job."),
     "systemd": ("later", "systemd", "Not yet: what systemd needs for a job."),
     "k8s": ("later", "k8s", "Not yet: what Kubernetes needs for a job."),

@@ -20,7 +20,6 @@ def _later(name: str) -> click.Command:
 
 doctor = _later("doctor")
 drill = _later("drill")
-slurm = _later("slurm")
 cron = _later("cron")
 systemd = _later("systemd")
 k8s = _later("k8s")
