@@ -131,14 +131,20 @@ class Hooks(Section, frozen=True):
 
 
 class Slurm(Section, frozen=True):
-    """What a Slurm batch script needs; read by the commands that write one."""
+    """What a Slurm batch script needs, and what a run inside a Slurm job does at its end."""
 
     time: Annotated[
         Annotated[str, _told('a time such as "04:00:00" or "2-00:00:00"', read="slurm_time")] | None,
         _doc("the time limit to ask for"),
     ] = None
     warn: Annotated[_Delay, _doc("how long before the end to be warned")] = 120.0
-    requeue: Annotated[Literal["auto", "always", "never"], _doc("whether the job is queued again")] = "auto"
+    requeue: Annotated[
+        Literal["auto", "slurm", "resubmit", "never"],
+        _doc(
+            "how a job that is not done is queued again: slurm: scontrol requeue; resubmit: sbatch; "
+            "auto: the one, else the other"
+        ),
+    ] = "auto"
     options: Annotated[
         dict[str, str | int | bool], _doc("further sbatch options", "names with a value each")
     ] = {}
@@ -186,7 +192,9 @@ class Job(Section, frozen=True):
     ] = "stop"
     logs: Annotated[Logs, _doc("the logs")] = Logs()
     hooks: Annotated[Hooks, _doc("commands run on events")] = Hooks()
-    slurm: Annotated[Slurm | None, _doc("for the commands that write a Slurm script")] = None
+    slurm: Annotated[
+        Slurm | None, _doc("Slurm: the batch script, and what a run in a Slurm job does at its end")
+    ] = None
     source: str | None = None
 
 

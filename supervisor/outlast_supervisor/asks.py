@@ -48,6 +48,7 @@ class Asks:
         self._interrupts = 0
         self._terminal = _has_terminal()
         self.on_adopted: Callable[[Job], None] = lambda job: None
+        self.on_warned: Callable[[str], None] = lambda source: loop.post(ev.Warned(source))
 
     # -- signals -------------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ class Asks:
         elif name == signals.stop:
             self._loop.post(ev.Notice(name))
         elif name == signals.save:
-            self._loop.post(ev.Warned(name))
+            self.on_warned(name)
         elif name == signals.stacks:
             self._carrier.signal_trainers("stacks")
         elif number == signal.SIGTSTP:
@@ -76,7 +77,7 @@ class Asks:
         elif number in (signal.SIGTERM, signal.SIGQUIT):
             self._loop.post(ev.Notice(name))
         elif number == signal.SIGUSR1:
-            self._loop.post(ev.Warned(name))
+            self.on_warned(name)
         elif number == signal.SIGHUP:
             self._loop.post(ev.Notice(name)) if self._terminal else self._reload(name, "")
 

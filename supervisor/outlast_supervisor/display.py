@@ -18,6 +18,7 @@ from .journaler import Journaler
 from .launch import Launcher
 from .loop import Loop
 from .progress import Progress
+from .schedulers.watch import Outside
 from .sdnotify import ServiceManager
 from .snapshot import Facts, snapshot
 from .states import Launching, Running, Starting, Stopping
@@ -54,6 +55,7 @@ class Display:
         self._latest: dict[str, Any] = {}
         self.writing = False
         self.exclusion = ""
+        self.around: Outside | None = None
         self.stuck = 0.0  # seconds for which a helper has been waiting for the run directory
         self._told_stuck = False
 
@@ -140,6 +142,8 @@ class Display:
             rate=self._rate(),
             shielded=self._launcher.job.signals.mode == "outlast",
             clock=time.time() - time.monotonic(),
+            scheduler=self.around.job if self.around else "",
+            requeue=self.around.requeue if self.around else "",
         )
         view = snapshot(self._loop.state, facts, now)
         if view["step"] is not None:

@@ -198,7 +198,8 @@ class Examined(Struct, frozen=True):
 class Notice(Struct, frozen=True):
     """The machine goes, or a person wants the run saved and stopped for now."""
 
-    source: str
+    source: str  # for people; a signal's name where it was one
+    of: str = "signal"  # signal, warning (the cluster's), deadline
 
 
 class Warned(Struct, frozen=True):
@@ -211,6 +212,7 @@ class StopNow(Struct, frozen=True):
     """A second interrupt: end everything at once."""
 
     source: str
+    of: str = "now"
 
 
 class SaveAsked(Struct, frozen=True):

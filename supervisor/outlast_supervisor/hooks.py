@@ -25,7 +25,7 @@ class Hooks:
     def __init__(self, commands: Mapping[str, str | None], run: Path) -> None:
         self._commands = commands
         self._run = run
-        self._mark = uuid.uuid4().hex
+        self.mark = uuid.uuid4().hex
         self._running: dict[int, tuple[str, float]] = {}
 
     def replace(self, commands: Mapping[str, str | None]) -> None:
@@ -34,7 +34,7 @@ class Hooks:
 
     def theirs(self, pid: int) -> bool:
         """Whether a process is a hook or was left in the background by one, as `mail` does."""
-        return pid in self._running or carries(pid, f"{MARK}={self._mark}".encode())
+        return pid in self._running or carries(pid, f"{MARK}={self.mark}".encode())
 
     @property
     def pids(self) -> frozenset[int]:
@@ -52,7 +52,7 @@ class Hooks:
                 "OUTLAST_RUN": str(self._run.absolute()),
                 "OUTLAST_HOOK": name,
                 "OUTLAST_REASON": reason.replace("\0", " "),
-                MARK: self._mark,
+                MARK: self.mark,
             }
         )
         child = subprocess.Popen(

@@ -50,6 +50,7 @@ class Launcher:
         None  # those that the running worker was told of; a reload changes the next one's
     )
     deadline: float | None = None  # unix seconds
+    in_slurm: bool = False  # its job section counts where it says the same as another
     save_seconds: float | None = None  # measured cost of a save
     mean_up_seconds: float | None = None  # measured time from start to failure
 
@@ -149,7 +150,7 @@ def policy_of(job: Job, launcher: Launcher) -> Policy:
         restart=restart.Policy.of(job.restart, job.sick),
         save=SavePolicy(job.save.every_steps, launcher.every_seconds()),
         grace=job.stop.grace,
-        warn=job.stop.warn,
+        warn=job.slurm.warn if launcher.in_slurm and job.slurm is not None else job.stop.warn,
         on_usr1=job.stop.on_usr1,
         hang_min=job.hang.min,
         audit=job.audit,

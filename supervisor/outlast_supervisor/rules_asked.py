@@ -25,14 +25,14 @@ Alive = Starting | Running | Stopping
 
 
 def notice(state: Starting | Running, event: ev.Notice, ctx: Context) -> Step:
-    ledger: Ledger = replace(state.ledger, leaving=event.source)
+    ledger: Ledger = replace(state.ledger, leaving=event.source, leaving_of=event.of)
     state = replace(state, ledger=ledger, live=replace(state.live, notice=event.source))
     text = f"{event.source}: the worker saves at the next boundary and ends, within {ctx.policy.grace:.0f} s"
     return stop(state, "notice", event.source, ctx, Note(journal.NOTICE, {"signal": event.source}), Say(text))
 
 
 def stop_now(state: Alive, event: ev.StopNow, ctx: Context) -> Step:
-    ledger = replace(state.ledger, leaving=event.source)
+    ledger = replace(state.ledger, leaving=event.source, leaving_of=event.of)
     live = replace(state.live, notice=event.source)
     why = state.why if isinstance(state, Stopping) else "notice"
     after = Stopping(
@@ -50,11 +50,11 @@ def run_gone(state: Alive, event: ev.RunGone, ctx: Context) -> Step:
 def warned(state: Starting | Running, event: ev.Warned, ctx: Context) -> Step:
     how = ctx.policy.on_usr1
     if how == "stop":
-        return notice(state, ev.Notice(event.source), ctx)
+        return notice(state, ev.Notice(event.source, "warning"), ctx)
     if how == "auto":
         fit = _fit(state, ctx)
         if isinstance(fit, cadence.StopNow):
-            return notice(state, ev.Notice(f"{event.source}, {fit.reason}"), ctx)
+            return notice(state, ev.Notice(f"{event.source}, {fit.reason}", "warning"), ctx)
         if isinstance(fit, cadence.TrainOn):
             return state, (
                 Note(journal.NOTICE, {"signal": event.source}),
@@ -102,7 +102,8 @@ def restart_asked(state: Starting | Running, event: ev.RestartAsked, ctx: Contex
 def tick(state: Starting | Running, event: ev.Tick, ctx: Context) -> Step:
     fit = _fit(state, ctx)
     if isinstance(fit, cadence.StopNow) and state.ledger.deadline is not None:
-        return notice(state, ev.Notice(f"the deadline ({state.ledger.deadline_source}), {fit.reason}"), ctx)
+        source = f"the deadline ({state.ledger.deadline_source}), {fit.reason}"
+        return notice(state, ev.Notice(source, "deadline"), ctx)
     if isinstance(state, Starting):
         return state, ()
     return silent(state, ctx)

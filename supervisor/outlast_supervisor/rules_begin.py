@@ -46,12 +46,13 @@ def choose(ledger: Ledger, cause: str, ctx: Context, *, older: bool = False, hea
     return state, (Choose(ledger.attempt + 1, older, healthy, False),)
 
 
-def leave(ledger: Ledger, source: str) -> Step:
+def leave(ledger: Ledger, source: str, of: str) -> Step:
     """End the supervisor while no worker runs."""
+    ledger = replace(ledger, leaving=source, leaving_of=of)
     if ledger.holding:  # a person was first, and the run must not start again
-        return hold_by_person(replace(ledger, leaving=source))
+        return hold_by_person(ledger)
     reason = f"not done, nothing in flight; stopped by {source}: run me again"
-    return Finished(replace(ledger, leaving=source), ExitCode.SAVED, reason), (Exit(ExitCode.SAVED, reason),)
+    return Finished(ledger, ExitCode.SAVED, reason), (Exit(ExitCode.SAVED, reason),)
 
 
 # -- Clearing ------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ def launching_failed(state: Launching, event: ev.SpawnFailed, ctx: Context) -> S
 
 
 def launching_notice(state: Launching, event: ev.Notice | ev.StopNow, ctx: Context) -> Step:
-    return replace(state, ledger=replace(state.ledger, leaving=event.source)), ()
+    return replace(state, ledger=replace(state.ledger, leaving=event.source, leaving_of=event.of)), ()
 
 
 def remember_stop(state: Clearing | Launching, event: ev.StopAsked, ctx: Context) -> Step:
@@ -189,7 +190,7 @@ def remember_stop(state: Clearing | Launching, event: ev.StopAsked, ctx: Context
 def waiting_tick(state: Waiting, event: ev.Tick, ctx: Context) -> Step:
     ledger = state.ledger
     if ledger.deadline is not None and ctx.now >= ledger.deadline:
-        return leave(ledger, f"the deadline ({ledger.deadline_source})")
+        return leave(ledger, f"the deadline ({ledger.deadline_source})", "deadline")
     if ctx.now < state.until_at:
         return state, ()
     return choose(state.ledger, state.reason, ctx, older=state.older, healthy=state.healthy)
@@ -215,7 +216,7 @@ def remember_gone(state: Launching | Ending, event: ev.RunGone, ctx: Context) ->
 
 
 def idle_notice(state: Clearing | Choosing | Waiting, event: ev.Notice | ev.StopNow, ctx: Context) -> Step:
-    return leave(state.ledger, event.source)
+    return leave(state.ledger, event.source, event.of)
 
 
 def idle_stop(state: Choosing | Waiting, event: ev.StopAsked, ctx: Context) -> Step:

@@ -64,7 +64,7 @@ def stopping_reported(state: Stopping, event: ev.Reported, ctx: Context) -> Step
 def stopping_notice(state: Stopping, event: ev.Notice, ctx: Context) -> Step:
     if state.ledger.leaving:
         return state, ()  # fifty TERMs in a second are one stop
-    ledger = replace(state.ledger, leaving=event.source)
+    ledger = replace(state.ledger, leaving=event.source, leaving_of=event.of)
     live = replace(state.live, notice=event.source)
     return replace(state, ledger=ledger, live=live), (
         Say(f"{event.source}: the worker is being stopped already"),
@@ -146,11 +146,13 @@ def ending_examined(state: Ending, event: ev.Examined, ctx: Context) -> Step:
 
 
 def ending_notice(state: Ending, event: ev.Notice, ctx: Context) -> Step:
-    return replace(state, ledger=replace(state.ledger, leaving=event.source)), ()
+    if state.ledger.leaving:
+        return state, ()  # the first one says why
+    return replace(state, ledger=replace(state.ledger, leaving=event.source, leaving_of=event.of)), ()
 
 
 def ending_stop_now(state: Ending, event: ev.StopNow, ctx: Context) -> Step:
-    ledger = replace(state.ledger, leaving=event.source)
+    ledger = replace(state.ledger, leaving=event.source, leaving_of=event.of)
     return replace(state, ledger=ledger, kill_at=None, signalled="kill"), (EndLeftovers("kill"),)
 
 

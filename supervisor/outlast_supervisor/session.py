@@ -34,6 +34,8 @@ from .launch import Launcher, policy_of
 from .loop import Loop
 from .options import RunOptions
 from .rules_begin import begin
+from .schedulers.around import around, is_in_slurm
+from .schedulers.watch import Wires
 from .startup import measured, write_job
 from .states import Ledger, Starting, State
 
@@ -61,6 +63,7 @@ class Session:
         self._job, self._run, self._lock, self._known = options.job, run, lock, known
         job = options.job
         self._launcher = launcher = Launcher(
+            in_slurm=is_in_slurm(os.environ),
             run=run,
             run_id=run_id,
             job=job,
@@ -95,8 +98,12 @@ class Session:
             former=former,
         )
         self._deadlines = Deadlines(launcher, self._carrier.note, loop.post)
+        self._around = around(
+            Wires(loop, self._deadlines, launcher, self._carrier.note, self._display.tell, self._hooks.mark)
+        )
+        self._display.around = self._around
         self._asks = Asks(loop, self._carrier, launcher, digests)
-        self._asks.on_adopted = self._adopted
+        self._asks.on_adopted, self._asks.on_warned = self._adopted, self._around.warned
         self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
         self._began = time.monotonic()
         self._watching = False
@@ -107,6 +114,7 @@ class Session:
         self._lock_missed = False
         self._exit_code: int | None = None
         self._finish_by = 0.0
+        self._at_once = False
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -117,13 +125,14 @@ class Session:
         self._begin_journal(opening)
         loop = self._loop
         loop.carry = self._carry
-        loop.on_signal, loop.on_child = self._asks.signal, self._child
+        loop.on_signal, loop.on_child = self._signal, self._child
         loop.on_result, loop.on_idle = self._result, self._idle
         loop.on_pause, loop.on_jump = self._paused, self._jumped
-        loop.dues += [lambda: self._journaler.next_due, self._own_due]
+        loop.dues += [lambda: self._journaler.next_due, self._own_due, self._around.due]
         loop.listen(self._asks.numbers())
         self._carrier.verifier.submit("quiet", self._run.sweep)  # the one that nobody waits for
         self._limit(self._job)
+        self._around.begin()
         ledger = Ledger(
             attempt=max(self._known.highest_attempt, self._run.highest_attempt()),
             counters=Counters.from_dict(self._known.counters or {}),
@@ -149,13 +158,15 @@ class Session:
     def _finish(self, code: int, reason: str, at_once: bool) -> None:
         """The decision to end: it is recorded, and what is under way may come to its end."""
         if at_once:
-            self._finish_by = time.monotonic()
+            self._finish_by, self._at_once = time.monotonic(), True
         if self._exit_code is not None:
             return
         self._exit_code = code
         self._carrier.note(journal.SUPERVISOR_STOPPED, {"code": code, "reason": reason})
         self._finish_by = time.monotonic() + (LAST_WAIT if code == 0 else HOOK_WAIT)
         self._display.tell(reason, "info" if code in (0, 75) else "error")
+        if self._loop.state is not None:
+            self._around.ending(code, self._loop.state.ledger)
 
     def _may_stop(self, now: float) -> bool:
         if self._exit_code is None:
@@ -166,7 +177,12 @@ class Session:
         busy = any(helper.pending for helper in helpers) or bool(self._hooks.pids or self._journaler.waiting)
         if self._journaler.unjournaled or self._pulse.stuck(now) >= STUCK:
             busy = bool(self._hooks.pids)  # nothing is waited for that a dead or full disk holds
-        return not busy or now >= self._finish_by
+        if busy and now < self._finish_by:
+            return False
+        if not (self._at_once or self._around.may_go(now)):
+            self._finish_by = now + HOOK_WAIT  # for what it still has to write
+            return False
+        return True
 
     # -- what the loop calls -------------------------------------------------------------------------------
 
@@ -179,9 +195,16 @@ class Session:
         if not self._watching:
             self._watching = True
             self._inbox.watch()
+            self._around.ask()
             self._chores.submit("job", lambda: write_job(self._run, self._job))
 
+    def _signal(self, number: int) -> None:
+        self._around.heard(number)
+        self._asks.signal(number)
+
     def _child(self, pid: int, status: int) -> None:
+        if self._around.child(pid, status):
+            return
         hook = self._hooks.ended(pid)
         code = os.waitstatus_to_exitcode(status)
         if hook is not None:
@@ -248,6 +271,7 @@ class Session:
             self._look_at = now + self._inbox.poll if self._inbox.poll else None
             self._pulse.submit("requests", lambda: read_requests(self._run))
         self._display.stuck = self._pulse.stuck(now)
+        self._around.idle(now)
         self._display.show(now, self._pulse, self._journaler)
         if self._may_stop(now):
             self._loop.stopped = True
@@ -269,8 +293,10 @@ class Session:
     def _paused(self, seconds: float) -> None:
         self._journaler.stood_still(seconds)
         self._carrier.note(journal.PAUSED, {"seconds": round(seconds, 3)})
+        self._around.resumed()
 
     def _jumped(self, seconds: float) -> None:
+        self._around.jumped()
         self._carrier.note(journal.CLOCK_JUMPED, {"seconds": round(seconds, 3)})
         text = f"the clock jumped by {seconds:+.0f} s; durations are not touched by that"
         self._display.tell(text, "warning")

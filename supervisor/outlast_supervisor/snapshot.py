@@ -49,6 +49,8 @@ class Facts:
     rate: float | None  # steps a second
     shielded: bool  # the worker is expected to attach
     clock: float  # unix seconds minus monotonic seconds
+    scheduler: str = ""  # the scheduler's job that this is, in words
+    requeue: str = ""  # what becomes of it after the end
 
 
 def snapshot(state: State, facts: Facts, now: float) -> dict[str, Any]:
@@ -85,6 +87,8 @@ def snapshot(state: State, facts: Facts, now: float) -> dict[str, Any]:
         "deadline": facts.clock + ledger.deadline if ledger.deadline is not None else None,
         "pending": None,
         "exclusion": facts.exclusion,
+        "scheduler": facts.scheduler or None,
+        "requeue": facts.requeue or None,
         "warnings": list(facts.warnings),
         "restored": None,
         "log": f"logs/attempt-{ledger.attempt:04d}.log" if ledger.attempt else None,

@@ -42,6 +42,7 @@ class Ledger(Struct, frozen=True):
     resume: str = "newest"  # what the newest attempt's end said to take next: newest, older, healthy
     audit: str = ""  # verdict of the newest replay audit
     leaving: str = ""  # who gave the notice after which this supervisor ends
+    leaving_of: str = ""  # of what kind it was: signal, warning, deadline, now
     holding: str = ""  # the person who stopped the run
     stop_request: str = ""  # id of the request to answer at the end
     gone: str = ""  # what happened to the run directory

@@ -33,10 +33,10 @@ def next_due(state: State, policy: Policy, now: float) -> float | None:
         case Choosing():
             return state.retry_at
         case Starting():
-            return _deadline_due(state.ledger, state.live, policy, now)
+            return deadline_due(state.ledger, state.live, policy, now)
         case Running():
             return _first(
-                _deadline_due(state.ledger, state.live, policy, now), *_running_due(state.live, policy, now)
+                deadline_due(state.ledger, state.live, policy, now), *_running_due(state.live, policy, now)
             )
         case Stopping():
             return _first(state.term_at, state.kill_at, state.again_at)
@@ -54,7 +54,8 @@ def _first(*instants: float | None) -> float | None:
     return min((i for i in instants if i is not None), default=None)
 
 
-def _deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> float | None:
+def deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> float | None:
+    """When the known end next has a say in the attempt."""
     if ledger.deadline is None:
         return None
     step, save = fit_times(live, policy.grace)

@@ -167,6 +167,8 @@ def _details(path: str, status: Mapping[str, Any]) -> tuple[tuple[str, str], ...
         ("verified", str(get("verified") or "")),
         ("replay", str(get("audit") or "")),
         ("supervisor", f"{get('supervisor')} on {get('host')}" if get("supervisor") else ""),
+        ("scheduler", str(get("scheduler") or "")),
+        ("requeue", str(get("requeue") or "")),
         ("exclusion", str(get("exclusion") or "")),
         ("log", str(get("log") or "")),
         ("as of", when(get("as_of"))),
