@@ -30,6 +30,14 @@ T = TypeVar("T")
 
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
+
+
+def light() -> dict[str, str]:
+    """The environment in which a training imports only half of torch; see scripts/light."""
+    path = [str(SCRIPTS / "light"), os.environ.get("PYTHONPATH")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
 PATIENCE = 60.0
 """Seconds until a wait is given up: starts are slow on noisy cores, and only a failure waits so long."""
 QUICK = {"backoff": "10ms..50ms"}
@@ -123,7 +131,7 @@ class Run:
         self.job_file = folder / "job.yaml"
         # bytecode is kept, whatever the caller likes: hundreds of starts compile everything anew otherwise
         kept = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
-        self.env = {**os.environ, **kept, **env}
+        self.env = {**os.environ, **kept, **light(), **env}
         self._mark = uuid.uuid4().hex
         self.env[_MARK] = self._mark
         self.supervisors: list[Supervisor] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import SCRIPTS, Run
+from tests.e2e.harness import Run, light
 
 from outlast_jobs.jobfile import resolve_job
 from outlast_jobs.look import Finding
@@ -38,8 +38,7 @@ def toy(*args: object, workers: int = 2, **sections: Any) -> dict[str, Any]:
     return {"name": "toy", "command": [str(word) for word in command], **_RECORDING, **sections}
 
 
-_PATH = os.pathsep.join(filter(None, [str(SCRIPTS / "light"), os.environ.get("PYTHONPATH")]))
-_RECORDING = {"env": {"OUTLAST_RECORD_IDS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": _PATH}}
+_RECORDING = {"env": {"OUTLAST_RECORD_IDS": "1", "OMP_NUM_THREADS": "1", **light()}}
 
 
 @dataclass(frozen=True)

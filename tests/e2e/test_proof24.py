@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -34,10 +36,15 @@ def script(name: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def proven(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One proof that every test here looks at and none changes."""
-    folder = tmp_path_factory.mktemp("proof24") / "proof"
-    done = script("proof.py", "--output", str(folder))
-    assert done.returncode == 0, done.stdout + done.stderr
+    """One proof that every test here looks at and none changes, once for all test processes."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = base / "proof24"
+    with (base / "proof24.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "verification.json").exists():
+            done = script("proof.py", "--output", str(folder))
+            assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The shortest whole run."""
+"""The shortest whole run, with the whole of torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import signal
 
 from tests.e2e.conftest import MakeRun
 
+WHOLE_TORCH = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+"""The other tests start their trainings without the parts of torch that they do not use."""
+
 
 def test_a_run_that_nothing_disturbs_is_done(make_run: MakeRun) -> None:
     """A run that nothing disturbs ends with 0, its last generation final, and leaves no process."""
-    run = make_run({"command": ["{python}", "{scripts}/mini.py", "--steps", "30"]})
+    run = make_run({"command": ["{python}", "{scripts}/mini.py", "--steps", "30"]}, env=WHOLE_TORCH)
     first = run.start()
     assert first.wait() == 0, run.report()
     assert run.verified()[0].index.final
@@ -22,7 +25,8 @@ def test_a_run_that_nothing_disturbs_is_done(make_run: MakeRun) -> None:
 def test_a_worker_that_is_killed_is_restarted(make_run: MakeRun) -> None:
     """A worker that is killed is restarted, and the run carried to its end."""
     run = make_run(
-        {"command": ["{python}", "{scripts}/mini.py", "--steps", "60"], "save": {"every_steps": 10}}
+        {"command": ["{python}", "{scripts}/mini.py", "--steps", "60"], "save": {"every_steps": 10}},
+        env=WHOLE_TORCH,
     )
     first = run.start()
     worker = first.worker()

@@ -1,12 +1,17 @@
-"""Keeps torch's compiler out of trainings that are started a hundred times.
+"""Keeps torch's compiler and exporter out of trainings that are started a hundred times.
 
-Every optimizer imports it at its first call, only to ask it for nothing: a third of what a start costs.
+`import torch` loads them, and every optimizer asks the compiler at its first call, only to hear that there is
+nothing to do: two thirds of what a start costs. A training by hand never calls them.
 """
 
+import importlib.abc
+import importlib.machinery
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+_LEFT_OUT = ("torch._dynamo", "torch._meta_registrations", "torch.export", "torch._export", "torch._decomp")
 
 
 class _Nothing(types.ModuleType):
@@ -18,4 +23,22 @@ class _Nothing(types.ModuleType):
         return lambda function=None, *args, **kwargs: function
 
 
-sys.modules["torch._dynamo"] = _Nothing("torch._dynamo")
+class _Light(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(fullname, self) if fullname in _LEFT_OUT else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Nothing(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """What the parts that are left out would have done for torch.Generator, in versions that need it."""
+        core = sys.modules["torch._C"]
+        if module.__name__ == "torch._meta_registrations" and hasattr(core, "_set_generator_metaclass"):
+            from torch._opaque_base import OpaqueBaseMeta
+
+            core._set_generator_metaclass(OpaqueBaseMeta)
+
+
+sys.meta_path.insert(0, _Light())
