@@ -15,6 +15,7 @@ from outlast_jobs.contract import Schema
 from outlast_jobs.jobfile_check import check_job
 from outlast_jobs.jobfile_errors import JobFileError, quoted
 from outlast_jobs.jobfile_model import (
+    Daemon,
     Hang,
     Hooks,
     Job,
@@ -31,6 +32,7 @@ from outlast_jobs.jobfile_yaml import Mapping, Scalar, parse, read_text
 from outlast_jobs.resolved import command_digest, job_digest, job_to_yaml
 
 __all__ = [
+    "Daemon",
     "Hang",
     "Hooks",
     "Job",

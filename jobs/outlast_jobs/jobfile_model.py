@@ -21,6 +21,8 @@ def _doc(description: str, expected: str | None = None) -> Meta:
 
 _Steps = Annotated[int, _told("a whole number of steps, 1 or more", ge=1, le=2**53)]
 _Count = Annotated[int, _told("a whole number, 1 or more", ge=1, le=10**6)]
+_Priority = Annotated[int, _told("a whole number from -1000 to 1000", ge=-1000, le=1000)]
+_Slots = Annotated[int, _told("a whole number of slots, 0 or more", ge=0, le=1000)]
 _Code = Annotated[int, _told("an exit code from 1 to 255", ge=1, le=255)]
 _Span = Annotated[float, _told('a duration above 0 such as "30s", "10m" or "1h30m"', read="duration", gt=0)]
 _Delay = Annotated[float, _told('a duration such as "30s", "10m" or "1h30m"', read="duration", ge=0)]
@@ -150,6 +152,13 @@ class Slurm(Section, frozen=True):
     ] = {}
 
 
+class Daemon(Section, frozen=True):
+    """What the daemon of a folder looks at; nothing else does."""
+
+    priority: Annotated[_Priority, _doc("of the jobs that wait for a place, the highest starts first")] = 0
+    slots: Annotated[_Slots, _doc("so many of the daemon's slots, such as GPUs, where it has any")] = 1
+
+
 class Job(Section, frozen=True):
     """One job: a command and the policies by which it is carried to its end."""
 
@@ -195,6 +204,7 @@ class Job(Section, frozen=True):
     slurm: Annotated[
         Slurm | None, _doc("Slurm: the batch script, and what a run in a Slurm job does at its end")
     ] = None
+    daemon: Annotated[Daemon, _doc("for the daemon of a folder")] = Daemon()
     source: str | None = None
 
 
@@ -208,6 +218,7 @@ EXAMPLES: dict[type[Section], str] = {
     Logs: "{max_bytes: 1GiB}",
     Hooks: '{given_up: "notify-send gave up"}',
     Slurm: '{time: "04:00:00", warn: 120s}',
+    Daemon: "{priority: 10}",
 }
 """What each section looks like, for the message that it is not one."""
 

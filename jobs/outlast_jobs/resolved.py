@@ -42,11 +42,11 @@ def job_to_yaml(job: Job) -> str:
 
 
 def job_digest(job: Job) -> str:
-    """Digest of what a job asks for, wherever it lies; unset keys don't count, so new ones change nothing."""
+    """Digest of what a job asks for, wherever it lies or waits; unset keys don't count, so new ones change nothing."""
     tree = _plain(job, defaults=False)
     tree |= _command(job)
-    for place in ("workdir", "run_dir"):
-        tree.pop(place, None)
+    for apart in ("workdir", "run_dir", "daemon"):  # where it lies, and its place in a queue
+        tree.pop(apart, None)
     if job.start_from is not None:
         tree["start_from"] = os.path.relpath(job.start_from, job.workdir)
     return _digest(tree)

@@ -71,7 +71,7 @@ def test_every_key_of_a_section_is_described(name: str) -> None:
     assert described.keys() - {"key"} == keys_of(SECTIONS[name]).keys()
 
 
-@pytest.mark.parametrize("name", ["keep", "restart", "stop", "hang"])
+@pytest.mark.parametrize("name", ["keep", "restart", "stop", "hang", "daemon"])
 def test_defaults_are_the_models(name: str) -> None:
     """A documented default is what the key has when the file leaves it out."""
     described = rows(section_of(read("job-file.md"), name))

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast_jobs.jobfile import (
+    Daemon,
     Job,
     JobFileError,
     Keep,
@@ -54,6 +55,7 @@ sick:    stop
 logs:    {max_bytes: 1GiB}
 hooks:   {given_up: "mail -s '$OUTLAST_RUN gave up' me", unprotected: "…", hung: "…", done: "…"}
 slurm:   {time: "04:00:00", warn: 120s, requeue: auto, options: {partition: gpu, gres: "gpu:1"}}
+daemon:  {priority: 5, slots: 2}
 """
 
 
@@ -83,6 +85,7 @@ def test_every_key_of_the_job_file_is_read(tmp_path: Path) -> None:
     assert job.hooks.given_up == "mail -s '$OUTLAST_RUN gave up' me"
     assert job.slurm is not None
     assert job.slurm.options == {"partition": "gpu", "gres": "gpu:1"}
+    assert job.daemon == Daemon(priority=5, slots=2)
 
 
 def test_a_job_needs_no_more_than_a_name_and_a_command(tmp_path: Path) -> None:
@@ -96,6 +99,7 @@ def test_a_job_needs_no_more_than_a_name_and_a_command(tmp_path: Path) -> None:
     assert job.stop == Stop(grace=30.0, on_usr1="auto", time_limit=None, warn=120.0)
     assert (job.hang.min, job.identity, job.audit, job.sick) == (600.0, "warn", "warn", "stop")
     assert (job.start_from, job.logs.max_bytes, job.hooks.done, job.slurm) == (None, None, None, None)
+    assert job.daemon == Daemon(priority=0, slots=1)
 
 
 def test_a_section_with_everything_commented_out_is_the_default(tmp_path: Path) -> None:
@@ -320,6 +324,11 @@ def test_digests_follow_what_is_asked_for_and_not_where_it_lies(tmp_path: Path) 
     ):
         assert job_digest(other) != job_digest(job)
         assert command_digest(other) != command_digest(job)
+
+
+def test_a_place_in_a_queue_changes_no_digest(tmp_path: Path) -> None:
+    """Another priority is the same job, so it lifts no hold."""
+    assert job_digest(loaded(tmp_path, "")) == job_digest(loaded(tmp_path, "daemon: {priority: 9}"))
 
 
 def test_digests_do_not_know_which_python_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
