@@ -110,3 +110,4 @@ class Schema:
     REQUEST = "outlast.request/1"
     LOCK = "outlast.lock/1"
     PROOF = "outlast.proof/1"
+    DAEMON = "outlast.daemon/1"

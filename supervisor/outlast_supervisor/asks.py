@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -17,7 +16,7 @@ from outlast_jobs import events as journal
 from outlast_jobs.jobfile import Job, JobFileError, load_job
 from outlast_jobs.requests import Request
 
-from . import chores, processes
+from . import chores, linux, processes
 from . import events as ev
 from .carry import Carrier
 from .launch import Launcher, policy_of
@@ -46,7 +45,7 @@ class Asks:
         self.digests = digests
         self._seen: set[str] = set()
         self._interrupts = 0
-        self._terminal = _has_terminal()
+        self._terminal = linux.has_terminal()
         self.on_adopted: Callable[[Job], None] = lambda job: None
         self.on_warned: Callable[[str], None] = lambda source: loop.post(ev.Warned(source))
 
@@ -200,10 +199,3 @@ def _read_again(old: Job, extra: tuple[str, ...], source: str, request: str) -> 
         return Reloaded(source, request, fresh, digests_of(fresh), "")
     except (JobFileError, OSError, ValueError, RecursionError) as error:
         return Reloaded(source, request, None, {}, str(error))
-
-
-def _has_terminal() -> bool:
-    with contextlib.suppress(OSError):
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-        return True
-    return False

@@ -1,4 +1,4 @@
-"""The console command. Next to nothing is imported here: a signal that comes while `run` loads must be kept."""
+"""The console command. Next to nothing is imported here: a signal that comes while one loads must be kept."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ def main() -> None:
     """Run the command line and exit with its code."""
     _have_streams()
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if words[:1] == ["run"]:
+    if words[:1] in (["run"], ["daemon"]):
         from outlast_supervisor import early
 
         early.install()

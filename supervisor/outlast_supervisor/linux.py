@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -59,3 +60,11 @@ def punch_hole(fd: int, offset: int, length: int) -> None:
     """Give the blocks of a range back to the file system; the file keeps its length (fallocate(2))."""
     flags = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
     _check(_LIBC.fallocate(fd, flags, ctypes.c_long(offset), ctypes.c_long(length)), "fallocate")
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal, whose end SIGHUP would then tell."""
+    with contextlib.suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        return True
+    return False

@@ -28,6 +28,7 @@ _NOT_INHERITED = (
     "OUTLAST_HOOK",
     "OUTLAST_HOOK_OF",
     "OUTLAST_REASON",
+    "OUTLAST_DAEMON",  # by which a daemon knows its supervisors
 )
 
 

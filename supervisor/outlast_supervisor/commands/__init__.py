@@ -22,6 +22,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "restart": ("ask", "restart", "Save, and start a new attempt."),
     "reload": ("ask", "reload", "Have the job file read again."),
     "pin": ("ask", "pin", "Keep a generation whatever the policy says."),
+    "daemon": ("daemon", "daemon", "Supervise every job file in a folder."),
+    "drain": ("daemon", "drain", "Have everything in a daemon's folder save and stop."),
     "new": ("new", "new", "Write a job file and a training script that runs as it is."),
     "demo": ("demo", "demo", "Cut a small training, resume it elsewhere, and compare the losses."),
     "jobs": ("jobs", "jobs", "List the jobs that ship with outlast."),
@@ -36,7 +38,6 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "k8s": ("later", "k8s", "Not yet: what Kubernetes needs for a job."),
     "report": ("later", "report", "Not yet: one HTML page about a run."),
     "export": ("later", "export", "Not yet: the newest healthy generation, ready to load elsewhere."),
-    "daemon": ("later", "daemon", "Not yet: supervise every job file in a folder."),
 }
 
 
