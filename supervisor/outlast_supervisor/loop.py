@@ -61,6 +61,7 @@ class Loop:
         self._clocks = Clocks(time.time(), time.monotonic())
         self._chance = random.Random()
         self._deaths = False
+        self._heeded: set[int] = set()
 
     # -- sources -------------------------------------------------------------------------------------------
 
@@ -100,6 +101,7 @@ class Loop:
 
     def heed(self, numbers: set[int]) -> None:
         """Have these signals come as bytes, also where whoever started us had them blocked."""
+        self._heeded |= numbers
         for number in numbers:
             signal.signal(number, _noted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
@@ -217,6 +219,10 @@ class Loop:
     def close(self) -> None:
         """Give back what this loop holds; signals are ignored from here on, the end is near."""
         signal.set_wakeup_fd(-1)
+        for number in self._heeded - {
+            signal.SIGCHLD
+        }:  # an interpreter that ends restores all but what is ignored
+            signal.signal(number, signal.SIG_IGN)
         self.trainers.clear()
         self.selector.close()
         self.notify.close()
