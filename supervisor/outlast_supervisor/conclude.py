@@ -89,7 +89,7 @@ def conclude(
     if ending and ending.why == "audit" and isinstance(action, restart.Again):
         action = restart.GiveUp(f"the replay differs: {ending.detail}")
     if ledger.gone and not isinstance(action, restart.Done):
-        return _finish(ledger, ExitCode.CANNOT_WRITE, ledger.gone, before)
+        return finish(ledger, ExitCode.CANNOT_WRITE, ledger.gone, before)
     since = ending.ended_at if ending else ctx.now
     return _order(ledger, action, since, ctx, before, examined)
 
@@ -116,7 +116,7 @@ def _order(
 ) -> Step:
     match action:
         case restart.Done(reason):
-            return _finish(
+            return finish(
                 ledger,
                 ExitCode.DONE,
                 reason,
@@ -127,7 +127,7 @@ def _order(
         case restart.HoldSick(reason):
             return _give_up(ledger, f"sick: {reason}", before, examined)
         case restart.Unusable(reason):
-            return _finish(ledger, ExitCode.UNUSABLE, reason, before)
+            return finish(ledger, ExitCode.UNUSABLE, reason, before)
         case restart.Again(delay, resume, reason):
             return _again(ledger, since + delay, resume, reason, ctx, before)
 
@@ -144,7 +144,7 @@ def _again(
         return hold_by_person(ledger, before)
     if ledger.leaving:
         text = f"not done, stopped by {ledger.leaving}: run me again"
-        return _finish(ledger, ExitCode.SAVED, text, before)
+        return finish(ledger, ExitCode.SAVED, text, before)
     older, healthy = resume == "older", resume == "healthy"
     if until_at > ctx.now:  # the delay counts from the worker's end, not from the end of our looking
         waiting = Waiting(ledger, until_at, reason, older, healthy)
@@ -172,10 +172,11 @@ def _give_up(ledger: Ledger, reason: str, before: tuple[Action, ...], examined: 
         *answer,
         Hook("given_up", reason),
     )
-    return _finish(ledger, ExitCode.HELD, f"given up: {reason}", actions)
+    return finish(ledger, ExitCode.HELD, f"given up: {reason}", actions)
 
 
-def _finish(ledger: Ledger, code: int, reason: str, before: tuple[Action, ...]) -> Step:
+def finish(ledger: Ledger, code: int, reason: str, before: tuple[Action, ...] = ()) -> Step:
+    """End the supervisor; whoever asked for a stop that is still under way gets its answer."""
     answer: tuple[Action, ...] = ()
     if ledger.stop_request and code != ExitCode.HELD:
         answer = (Answer(ledger.stop_request, True, reason),)

@@ -10,7 +10,7 @@ from outlast_jobs.restart import Failure
 
 from . import events as ev
 from .actions import Action, Answer, Choose, EndLeftovers, Exit, Note, Say, SignalWorker, Spawn
-from .conclude import conclude, hold_by_person, to_hold
+from .conclude import conclude, finish, hold_by_person, to_hold
 from .policy import Context
 from .states import (
     Choosing,
@@ -115,7 +115,7 @@ def choosing_chosen(state: Choosing, event: ev.Chosen, ctx: Context) -> Step:
 
 
 def choosing_unusable(state: Choosing, event: ev.Unusable, ctx: Context) -> Step:
-    return Finished(state.ledger, ExitCode.UNUSABLE, event.reason), (Exit(ExitCode.UNUSABLE, event.reason),)
+    return finish(state.ledger, ExitCode.UNUSABLE, event.reason)
 
 
 def choosing_failed(state: Choosing, event: ev.ChooseFailed, ctx: Context) -> Step:
@@ -208,7 +208,7 @@ def waiting_restart(state: Waiting, event: ev.RestartAsked, ctx: Context) -> Ste
 
 def idle_gone(state: Clearing | Choosing | Waiting, event: ev.RunGone, ctx: Context) -> Step:
     code = ExitCode.BUSY if event.taken else ExitCode.CANNOT_WRITE
-    return Finished(replace(state.ledger, gone=event.reason), code, event.reason), (Exit(code, event.reason),)
+    return finish(replace(state.ledger, gone=event.reason), code, event.reason)
 
 
 def remember_gone(state: Launching | Ending, event: ev.RunGone, ctx: Context) -> Step:
