@@ -48,7 +48,7 @@ def stop(
     """Tell the worker to save and end."""
     grace = ctx.policy.grace if grace is None else grace
     deadline = state.ledger.deadline
-    if deadline is not None:  # what is not done by then is not done at all
+    if deadline is not None and deadline > ctx.now:  # what is not done by then is not done at all
         grace = max(1.0, min(grace, deadline - ctx.now - KILL_AFTER))
     signal: Action = SignalTrainers("stop") if isinstance(state, Running) else SignalWorker("stop")
     after = Stopping(

@@ -146,6 +146,7 @@ class Session:
         gone = loop.state is not None and bool(loop.state.ledger.gone)  # whoever has it now tells its status
         self._display.last(self._journaler, write=not (dead or gone))
         self._inbox.close()
+        self._around.close()
         loop.close()
         return self._exit_code if self._exit_code is not None else 1
 

@@ -15,7 +15,7 @@ control='CONTROL'
 say() { IFS= read -r found <"$control/$1" 2>/dev/null || :; printf '%s' "$found"; }
 tool=${0##*/}
 echo "$tool $*" >>"$control/calls"
-case $(say "mode-$tool") in
+case $(say "mode-$tool")$(say "mode-$1") in
   hang) exec SLEEP 600 ;;
   hang-in-child) SLEEP 600; exit 0 ;;
   slow) SLEEP 0.7 ;;
@@ -100,7 +100,7 @@ class FakeSlurm:
         os.replace(new, self.control / name)
 
     def mode(self, tool: str, value: str) -> None:
-        """How a tool behaves: hang, slow, down, refused, garbage, silent, unknown, killed; empty: well."""
+        """How a tool, or an action of scontrol, behaves: a word of _HEAD; empty: well."""
         self.say(f"mode-{tool}", value)
 
     def remove(self, *tools: str) -> None:

@@ -141,12 +141,18 @@ class Last:
         if slurm.may_pass(outcome):
             self._tried(outcome)
             return
-        text = outcome.out if outcome.ok and outcome.out.startswith("#!") else ""
-        if not text:
-            self._tried(Outcome("failed", err=f"the job's script is not known: {slurm.short(outcome.err)}"))
-            return
-        words = slurm.resubmit(self._place, self._facts.job if self._facts else None)
-        self._start(words, TRY, self._tried, env=slurm.submit_env(self._env), stdin=text + "\n")
+        text = f"{outcome.out}\n"
+        if not (outcome.ok and text.startswith("#!")):
+            from .slurm_script import slurm_script
+
+            job = self._wires.launcher.job
+            try:
+                text = slurm_script(job, run_dir=job.run_dir, extra=self._wires.launcher.extra).text
+            except ValueError as error:
+                self._tried(Outcome("failed", err=f"{slurm.short(outcome.err)}; {error}"))
+                return
+        words = slurm.resubmit(self._place, self._facts.job if self._facts else None, text)
+        self._start(words, TRY, self._tried, env=slurm.submit_env(self._env), stdin=text)
 
     def _tried(self, outcome: Outcome) -> None:
         way, now = self._ways[0], time.monotonic()

@@ -30,6 +30,7 @@ _STATE = re.compile(r"^\s+JobState=(\S+) Reason=(\S+)", re.MULTILINE)
 _COUNTS = re.compile(r"^\s+Requeue=\d+ Restarts=(\d+) BatchFlag=(\d+)", re.MULTILINE)
 _PREEMPTED = re.compile(r"^\s+(?:PreemptEligibleTime=\S+ )?PreemptTime=([\dT:-]+)$", re.MULTILINE)
 _LIMIT = re.compile(r"^\s+RunTime=\S+ TimeLimit=(\S+)", re.MULTILINE)
+_OWN_TIME = re.compile(r"^#SBATCH\b.*\s(--time\b|-t\b)", re.MULTILINE)
 _WISHES = {
     "job-name": "SLURM_JOB_NAME",
     "partition": "SLURM_JOB_PARTITION",
@@ -172,12 +173,13 @@ def script_query(job: str) -> tuple[str, ...]:
     return ("scontrol", "write", "batch_script", job, "-")
 
 
-def resubmit(place: Place, job: Job | None) -> tuple[str, ...]:
+def resubmit(place: Place, job: Job | None, script: str) -> tuple[str, ...]:
     """Another job by the script on standard input; it waits for our end, or it would find the run's lock busy."""
     wishes = dict(place.wishes)
     if place.task:
         wishes["array"] = place.task  # this task alone
-    if job is not None and job.time_limit not in ("", "Partition_Limit"):
+    # what the script says comes first: who moves a job's end changes its limit too
+    if job is not None and job.time_limit not in ("", "Partition_Limit") and not _OWN_TIME.search(script):
         wishes["time"] = job.time_limit
     options = (f"--{name}={value}" for name, value in wishes.items())
     return ("sbatch", "--parsable", *options, f"--dependency=afterany:{place.job}")

@@ -41,6 +41,8 @@ class InSlurm(Outside):
         self._asked = 0  # number of the newest question
         self._pending = 0  # number of the question that no answer came to yet
         self._backoff = BACKOFF[0]
+        self._hold_until: float | None = None  # until when a known end is kept back
+        self._told = False
         self._last = Last(wires, place, self._tools, env, lambda: self.end)
 
     # -- when to ask ---------------------------------------------------------------------------------------
@@ -74,7 +76,14 @@ class InSlurm(Outside):
         self._last.heard(signal.Signals(number).name)
 
     def resumed(self) -> None:
-        self._ask_at = time.monotonic()
+        now = time.monotonic()
+        self._ask_at = now
+        counts = self._counts_at(now)
+        if counts is not None and counts <= now + QUICK:
+            # Slurm moves the end of a job that it suspended: the old one may end nothing before it was asked for
+            self._hold_until = now + QUICK
+            self.wires.deadlines.know(self._source, None)
+            self._ask(now, QUICK)
 
     def jumped(self) -> None:
         if self.end is not None:
@@ -100,6 +109,8 @@ class InSlurm(Outside):
             self._ask_at = time.monotonic() + self._backoff
             self._backoff = min(2 * self._backoff, BACKOFF[1])
             self._tell_unanswered(said.why, waiting is not None)
+            if self._hold_until is not None:
+                self._know(self.end)
         else:
             self._backoff = BACKOFF[0]
             self._know(said)
@@ -109,19 +120,24 @@ class InSlurm(Outside):
     def _tell_unanswered(self, why: str, waited_for: bool) -> None:
         known = "" if self.end is None else ", going by what was known before"
         text = f"the end of {self.job} was not told: {why}{known}"
-        self.wires.tell(text, "warning" if waited_for else "debug")
+        self.wires.tell(text, "warning" if waited_for or not self._told else "debug")
+        self._told = True
 
     def _know(self, end: float | None) -> None:
-        self.end = end
+        self.end, self._hold_until = end, None
         at = None if end is None else time.monotonic() + end - time.time()
         self.wires.deadlines.know(self._source, at)
 
-    def _recheck_at(self, now: float) -> float | None:
-        """When to ask once more before the known end ends the attempt."""
-        state, policy = self.wires.loop.state, self.wires.loop.policy
+    def _counts_at(self, now: float) -> float | None:
+        """When the known end next has a say in the attempt."""
+        state = self.wires.loop.state
         if not isinstance(state, (Starting, Running)) or state.ledger.deadline_source != self._source:
             return None
-        counts = deadline_due(state.ledger, state.live, policy, now)
+        return deadline_due(state.ledger, state.live, self.wires.loop.policy, now)
+
+    def _recheck_at(self, now: float) -> float | None:
+        """When to ask once more before the known end ends the attempt."""
+        counts = self._counts_at(now)
         if counts is None or self._pending:
             return None
         at = max(counts - LEAD, (self._asked_at or 0.0) + RECENT)
@@ -139,6 +155,8 @@ class InSlurm(Outside):
             self._warned_by = None
             self._tell_unanswered(f"no answer within {QUICK:g} s", True)
             super().warned(source)
+        if self._hold_until is not None and now >= self._hold_until:
+            self._know(self.end)
         if self._ask_at is not None and now >= self._ask_at and not self._pending:
             self._ask(now, PATIENT)
         recheck = self._recheck_at(now)
@@ -153,12 +171,16 @@ class InSlurm(Outside):
             warned_by,
             ask_at,
             self._recheck_at(time.monotonic()),
+            self._hold_until,
             self._last.due(),
         )
         return min((due for due in dues if due is not None), default=None)
 
     def ending(self, code: int, ledger: Ledger) -> None:
         self._last.begin(code, ledger)
+
+    def close(self) -> None:
+        self._tools.close()
 
     def may_go(self, now: float) -> bool:
         return self._last.may_go(now)

@@ -113,6 +113,12 @@ class Tools:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
 
+    def close(self) -> None:
+        """End whatever still runs: nobody waits for it any more."""
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
     def next_due(self) -> float | None:
         """When the next tool runs out of time."""
         return min((run.until for run in self._running.values()), default=None)

@@ -53,7 +53,7 @@ class Outside:
         """Any signal came."""
 
     def resumed(self) -> None:
-        """Time stood still for us."""
+        """Time stood still for us, or may have: what was known of the end may be long past."""
 
     def jumped(self) -> None:
         """The wall clock was set."""
@@ -71,6 +71,9 @@ class Outside:
 
     def ending(self, code: int, ledger: Ledger) -> None:
         """The supervisor ends with this code, as soon as ``may_go`` says so."""
+
+    def close(self) -> None:
+        """Leave nothing behind."""
 
     def may_go(self, now: float) -> bool:
         """Asked when all else is done and on disk; the last act is ours."""
