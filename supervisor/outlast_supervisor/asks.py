@@ -21,6 +21,7 @@ from . import events as ev
 from .carry import Carrier
 from .launch import Launcher, policy_of
 from .loop import Loop
+from .sdnotify import ServiceManager
 from .startup import digests_of, write_job
 
 SIGNALS = (
@@ -40,8 +41,16 @@ _POLITELY_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 class Asks:
     """Gives signals and requests their meaning; what follows is decided by the state table."""
 
-    def __init__(self, loop: Loop, carrier: Carrier, launcher: Launcher, digests: dict[str, str]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        carrier: Carrier,
+        launcher: Launcher,
+        digests: dict[str, str],
+        manager: ServiceManager,
+    ) -> None:
         self._loop, self._carrier, self._launcher = loop, carrier, launcher
+        self._manager = manager
         self.digests = digests
         self._seen: set[str] = set()
         self._interrupts = 0
@@ -85,8 +94,10 @@ class Asks:
         left = self._carrier.own()
         for process in left.all:
             processes.send(process, signal.SIGSTOP)
+        self._manager.stand_still()
         before = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)
+        self._manager.go_on()
         for process in left.all:
             processes.send(process, signal.SIGCONT)
         seconds = time.monotonic() - before
@@ -148,11 +159,13 @@ class Asks:
         if old.source is None:
             self._refuse(request, "this run has no job file to read again")
             return
+        self._manager.reloading()
         # the job file may lie on a file system that hangs
         self._carrier.chores.submit("reload", lambda: _read_again(old, extra, source, request))
 
     def reloaded(self, read: Reloaded) -> None:
         """The job file was read again, or could not be."""
+        self._manager.reloaded()
         if read.job is None:
             self._refuse(read.request, f"the job file is not taken, the old job stays: {read.error}")
             return

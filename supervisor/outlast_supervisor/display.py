@@ -42,7 +42,7 @@ class Display:
         self._run, self._run_id, self._loop, self._launcher = run, run_id, loop, launcher
         self._progress = None if quiet else Progress()
         self._verbose = verbose
-        self._manager = ServiceManager(dict(os.environ))
+        self.manager = ServiceManager(os.environ)
         self._me = str(ProcessIdentity.current())
         self._started = time.time()
         self._shown: tuple[Any, ...] | None = None
@@ -71,8 +71,8 @@ class Display:
         due = self._write_due()
         if self.writing:  # it may take for ever, and the loop must not turn meanwhile
             due = max(due, self._looked_at + LOOK_AGAIN)
-        if self._manager.watchdog_seconds is not None:
-            due = min(due, self._beaten_at + self._manager.watchdog_seconds / 3)
+        if self.manager.watchdog_seconds is not None:
+            due = min(due, self._beaten_at + self.manager.watchdog_seconds / 3)
         return due
 
     def _write_due(self) -> float:
@@ -86,10 +86,12 @@ class Display:
             said = "does not answer: waiting for its file system" if self._told_stuck else "answers again"
             self.tell(f"the run directory {said}", "warning")
         self._looked_at = now
-        beat = self._manager.watchdog_seconds
+        beat = self.manager.watchdog_seconds
         if beat is not None and now >= self._beaten_at + beat / 3:
             self._beaten_at = now  # the loop lives, whatever the disk does
-            self._manager.tell("WATCHDOG=1")
+            self.manager.alive()
+        if self._loop.state is not None and self._loop.state.ledger.leaving:
+            self.manager.leaving(self._loop.state, now)
         if now >= self._write_due() and not self.writing:
             view = self._write(now, journaler)
             self.writing = True
@@ -101,7 +103,7 @@ class Display:
 
     def last(self, journaler: Journaler, *, write: bool) -> None:
         """The snapshot that stays when the supervisor is gone; a dead disk must not hold the end."""
-        self._manager.tell("STOPPING=1")
+        self.manager.stopping()
         view = self._write(time.monotonic(), journaler)
 
         def leave() -> None:
@@ -118,8 +120,8 @@ class Display:
         self._shown, self._written_at = self._key(), now
         if self._progress is not None:
             self._progress.update(view)
-        line = f"attempt {view.get('attempt')}: {view.get('state')}, step {view.get('step')}"
-        self._manager.tell(f"READY=1\nSTATUS={line}")
+        step = "" if view.get("step") is None else f", step {view['step']}"
+        self.manager.status(f"attempt {view.get('attempt')}: {view.get('state')}{step}")
         return view
 
     def _chore(self, view: dict[str, Any], job: Job, attempt: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .processes import carries
+from .sdnotify import MINE
 
 TIMEOUT_SECONDS = 60.0  # a hook that takes longer is ended: it must not hold the end of a run
 MARK = "OUTLAST_HOOK_OF"  # in the environment of hooks and of all that they start
@@ -46,7 +47,7 @@ class Hooks:
         command = self._commands.get(name)
         if not command:
             return False
-        env = dict(os.environ)
+        env = {name: value for name, value in os.environ.items() if name not in MINE}
         env.update(
             {
                 "OUTLAST_RUN": str(self._run.absolute()),

@@ -102,7 +102,7 @@ class Session:
             Wires(loop, self._deadlines, launcher, self._carrier.note, self._display.tell, self._hooks.mark)
         )
         self._display.around = self._around
-        self._asks = Asks(loop, self._carrier, launcher, digests)
+        self._asks = Asks(loop, self._carrier, launcher, digests, self._display.manager)
         self._asks.on_adopted, self._asks.on_warned = self._adopted, self._around.warned
         self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
         self._began = time.monotonic()

@@ -14,17 +14,11 @@ from pathlib import Path
 from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity
 
-from . import linux
+from . import linux, sdnotify
 
-# systemd speaks to the supervisor with these; a worker that inherited them would answer in our name
+# what systemd says to the supervisor alone, where a hook of another run starts us, and a daemon's own mark
 _NOT_INHERITED = (
-    "NOTIFY_SOCKET",
-    "WATCHDOG_USEC",
-    "WATCHDOG_PID",
-    "LISTEN_PID",
-    "LISTEN_FDS",
-    "LISTEN_FDNAMES",
-    # where a hook of another run starts us
+    *sdnotify.MINE,
     "OUTLAST_HOOK",
     "OUTLAST_HOOK_OF",
     "OUTLAST_REASON",

@@ -21,6 +21,7 @@ from outlast_jobs.rundir import RunDirectory
 from . import early
 from .helper import bounded
 from .options import RunOptions
+from .sdnotify import ServiceManager
 from .session import Session
 from .startup import Overtaken, begin_anew, digests_of
 
@@ -40,6 +41,8 @@ def supervise(options: RunOptions) -> int:
     try:
         return _supervise(options)
     except Refused as refused:
+        if refused.code == ExitCode.DONE:  # or systemd takes it for a start that failed, and tries it again
+            ServiceManager(os.environ).status("already complete")
         if not (options.quiet and refused.code in (ExitCode.BUSY, ExitCode.DONE)):
             print(f"outlast: {refused}", file=sys.stderr)
         return refused.code

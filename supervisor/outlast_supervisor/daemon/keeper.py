@@ -235,7 +235,7 @@ class Keeper:
     def _beat(self, now: float) -> None:
         if self._manager.watchdog_seconds is not None and now >= self._beat_at:
             self._beat_at = now + self._manager.watchdog_seconds / 3
-            self._manager.tell("WATCHDOG=1")
+            self._manager.alive()
         if self._lock.heartbeat is not None and now >= self._lease_at:
             self._lease_at = now + self._lock.heartbeat
             self._clerk.submit("lease", self._lock.renew)
@@ -248,7 +248,7 @@ class Keeper:
         if self._written is None or not _same(books, self._written):
             self._written = books
             running = sum(1 for job in books.jobs.values() if job.state is State.RUNNING)
-            self._manager.tell(f"READY=1\nSTATUS={running} of {len(books.jobs)} jobs run")
+            self._manager.status(f"{running} of {len(books.jobs)} jobs run")
             self._clerk.submit("books", lambda: write_books(self._places, books))
 
     def _books(self) -> Books:
@@ -258,7 +258,7 @@ class Keeper:
         return draw_up(self._standing, herd.living, herd.past, draining=draining, trouble=trouble)
 
     def _close(self) -> None:
-        self._manager.tell("STOPPING=1")
+        self._manager.stopping()
         if self._look is not None and self._code == ExitCode.DONE:
             books = self._books()
 
