@@ -12,7 +12,7 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "slurm": ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel"),
     "cron": ("cron", "unshare"),
     "systemd": ("/lib/systemd/systemd", "systemctl", "systemd-analyze", "unshare"),
-    "container": ("systemd-nspawn", "debootstrap"),
+    "container": ("systemd-nspawn",),
     "namespaces": ("unshare", "nsenter"),
     "faketime": ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",),
     "loopback disks": ("losetup", "mkfs.ext4", "mount"),
