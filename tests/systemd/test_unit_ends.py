@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tests.e2e.harness import OUTLAST, PATIENCE
 from tests.realparts import needs
-from tests.systemd.conftest import MakeService, Service
+from tests.systemd.conftest import QUICK, MakeService, Service
 
 pytestmark = needs("systemd", "namespaces")
 
@@ -43,8 +43,10 @@ def test_a_wrong_job_file_is_a_failure(make_service: MakeService) -> None:
 
 
 def test_a_run_that_another_supervisor_has_is_waited_for(make_service: MakeService) -> None:
-    """Started by hand before, the run is taken over by its unit as soon as that supervisor ends."""
-    service = make_service({"command": FOREVER})
+    """Started by hand before, the run is taken over by its unit as soon as that supervisor ends, however often
+    systemd has to try."""
+    # a limit of starts would end that at the second
+    service = make_service({"command": FOREVER}, f"[Unit]\nStartLimitBurst=1\n{QUICK}")
     run, manager = service.run, service.manager
     with by_hand(service) as supervisor:
         run.until(run.attempts, "the attempt of the supervisor by hand")

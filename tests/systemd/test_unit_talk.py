@@ -17,6 +17,7 @@ from outlast_jobs import events
 
 pytestmark = needs("systemd", "namespaces")
 
+FOREVER = ["/bin/sh", "-c", "trap 'exit 75' TERM; while :; do sleep 0.05; done"]
 SILENCE = 3.0  # seconds: the watchdog's
 HANG = """
 import ctypes, os, sys, threading, time
@@ -67,6 +68,39 @@ def test_the_watchdog_ends_a_loop_that_hangs_and_spares_one_that_was_stopped(
     hang.touch()
     service.until(ActiveState="active", NRestarts="1")
     assert mark.exists()
+    run.until(lambda: run.attempts() == [1, 2], "the next attempt")
+
+
+def saving_with_helper(mark: Path) -> list[str]:
+    """One that cannot save without a process of its own, which knows nothing of signals."""
+    script = (
+        "sleep 1000 & helper=$!; "
+        "trap 'sleep 0.3; kill -0 $helper && echo saved > \"$0\"; kill $helper; exit 75' TERM; "
+        "while :; do sleep 0.05; done"
+    )
+    return ["/bin/sh", "-c", script, str(mark)]
+
+
+def test_a_stop_is_for_the_supervisor_alone(make_service: MakeService, tmp_path: Path) -> None:
+    """What a worker needs to save is there when it is told to: systemd signals nobody but the supervisor."""
+    mark = tmp_path / "saved"
+    service = make_service({"command": saving_with_helper(mark)})
+    service.started(ActiveState="active")
+    service.run.until(lambda: len(service.run.of_attempts()) >= 2, "a worker with its helper")
+    assert service.manager.ctl("stop", service.unit).code == 0
+    service.until(ActiveState="inactive", Result="success", ExecMainStatus="75")
+    assert mark.exists()
+    service.run.nothing_left()
+
+
+def test_a_notice_from_elsewhere_ends_no_run(make_service: MakeService) -> None:
+    """A supervisor that was told to save and end by anybody but systemd is started again."""
+    service = make_service({"command": FOREVER})
+    run = service.run
+    service.started(ActiveState="active")
+    run.until(run.of_attempts, "a worker")
+    service.manager.signal(service.unit, signal.SIGTERM)
+    service.until(ActiveState="active", NRestarts="1", Result="success")
     run.until(lambda: run.attempts() == [1, 2], "the next attempt")
 
 
