@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -219,6 +219,18 @@ def read_whole(fd: int, limit: int, *, what: str) -> bytes:
 def read_into(fd: int, buffer: memoryview) -> int:
     """The single read of everything that is checked; 0 at the end of the file."""
     return os.readv(fd, [buffer])
+
+
+def skip_hole(file: BinaryIO) -> None:
+    """Go on where the next bytes lie that were ever written: a hole of terabytes costs its maker nothing."""
+    at = file.tell()
+    try:
+        file.seek(max(at, os.lseek(file.fileno(), at, os.SEEK_DATA)))
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            file.seek(0, os.SEEK_END)
+        else:
+            file.seek(at)  # a file system that knows of no holes
 
 
 def _pieces(chunk: bytes | bytearray | memoryview) -> Iterable[memoryview]:

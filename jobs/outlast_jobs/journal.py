@@ -199,7 +199,7 @@ def _lines(file: BinaryIO, notes: _Notes) -> Iterator[tuple[int, bytes]]:
         elif len(line) > LINE_LIMIT:
             notes.add(number, f"no record: over {LINE_LIMIT} bytes")
             while (rest := file.readline(LINE_LIMIT)) and not rest.endswith(b"\n"):
-                pass
+                durable.skip_hole(file)
 
 
 def _span(first: int, last: int) -> str:

@@ -42,7 +42,10 @@ class Busy(Struct, frozen=True):
         """Who, where, since when, for people."""
         if self.holder is None:
             return f'cannot take "{self.run}": another supervisor has it, which has not yet said who it is'
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.holder.since))
+        try:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.holder.since))
+        except (OverflowError, ValueError, OSError):
+            since = "an unknown time"  # whoever can write there can write anything
         who = f"process {self.holder.identity.pid} on {self.holder.host}, since {since}"
         wait = f"; if it is dead, the run is free in {self.free_in:.0f} s" if self.free_in is not None else ""
         return f'cannot take "{self.run}": another supervisor has it: {who}{wait}'

@@ -223,7 +223,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
                 yield line
             continue
         while (rest := file.readline(_LINE_LIMIT)) and not rest.endswith(b"\n"):
-            pass
+            durable.skip_hole(file)
 
 
 def _number(value: Any) -> float | None:

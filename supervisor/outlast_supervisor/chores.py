@@ -15,6 +15,7 @@ import msgspec
 from outlast_jobs import durable, metrics, retention, verify
 from outlast_jobs import events as journal
 from outlast_jobs.claim import newest_claim
+from outlast_jobs.errors import NotRegular
 from outlast_jobs.failure import signature_from_log
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.jobfile import Job
@@ -159,8 +160,8 @@ def _last_lines(path: Path) -> Iterator[tuple[int, float | None]]:
     for line in reversed(_end_of(path).split(b"\n")[:-1]):  # what follows the last line end is torn
         with contextlib.suppress(ValueError, RecursionError):
             found = msgspec.json.decode(line)
-            step, written = found.get("step"), found.get("t")
-            if isinstance(step, int):
+            if isinstance(found, dict) and type(step := found.get("step")) is int and step >= 0:
+                written = found.get("t")
                 yield step, written if isinstance(written, float) else None
 
 
@@ -181,12 +182,17 @@ def log_tail(path: Path) -> str:
 def _end_of(path: Path) -> bytes:
     """The last 64 KiB of a file; nothing where it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            return file.read(_TAIL_BYTES)
+        fd = durable.open_regular(
+            path
+        )  # not a pipe, which would hold us up, nor a link to what is not the run's
+    except (OSError, NotRegular):
+        return b""
+    try:
+        return os.pread(fd, _TAIL_BYTES, max(0, os.fstat(fd).st_size - _TAIL_BYTES))
     except OSError:
         return b""
+    finally:
+        os.close(fd)
 
 
 def audit(desk: Desk, attempt: int) -> ev.Audited | None:
