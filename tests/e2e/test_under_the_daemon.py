@@ -1,0 +1,56 @@
+"""A training under a daemon that is killed like everything else: it ends as the undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.daemon.yard import Yard
+from tests.e2e.harness import Run, children
+from tests.e2e.reference import Reference, toy
+
+from outlast_jobs.contract import Env
+
+KILLS = ("daemon", "worker", "daemon", "supervisor")
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    """A folder of jobs without a daemon yet."""
+    made = Yard(tmp_path)
+    yield made
+    made.kill_all()
+
+
+def worker_of(supervisor: int) -> int:
+    """The pid of the attempt's first process."""
+    mark = f"{Env.ATTEMPT}=".encode()
+    return next(pid for pid in children(supervisor) if mark in Path(f"/proc/{pid}/environ").read_bytes())
+
+
+def test_killed_under_a_daemon_it_is_the_same_run(
+    yard: Yard, reference: Reference, instants: random.Random
+) -> None:
+    """Daemon, worker and supervisor are killed in turn; the run ends bit-identical, in as few attempts as can be."""
+    run = Run(yard.home / "run", toy(save={"every_steps": 25}, restart={"backoff": "10ms..50ms"}))
+    job = yaml.safe_load(run.job_file.read_text())
+    job["run_dir"] = str(run.directory.path)
+    (yard.folder / "toy.yaml").write_text(yaml.safe_dump(job))
+    yard.start()
+    for number, what in enumerate(KILLS, 1):
+        step = 80 * number + instants.randrange(40)
+        yard.until(lambda step=step: (run.last_step() or 0) >= step, f"step {step}")
+        if what == "daemon":
+            yard.kill_daemon()
+            yard.start()
+            continue
+        supervisor = yard.supervisors()["run"].pid
+        os.kill(supervisor if what == "supervisor" else worker_of(supervisor), signal.SIGKILL)
+    yard.until(lambda: yard.states() == {"toy": "done"}, "the end", 150)
+    assert run.attempts() == [1, 2, 3], "the end of a daemon costs no attempt"
+    reference.hold_end(run)
