@@ -20,6 +20,11 @@ def is_run(path: Path) -> bool:
     return (path / "run.json").is_file() or ((path / "journal").is_dir() and (path / "checkpoints").is_dir())
 
 
+def is_kept(folder: Path) -> bool:
+    """Whether a daemon has this folder of jobs, or had it."""
+    return (folder / ".outlast" / "state.json").is_file()
+
+
 def find_runs(arguments: Sequence[str]) -> list[RunDirectory]:
     """The runs meant by the arguments of a command, each once; without arguments those that are at hand."""
     found: dict[Path, RunDirectory] = {}
@@ -45,6 +50,8 @@ def _at_hand() -> list[Path]:
     here = Path()
     if is_run(here):
         return [here]
+    if is_kept(here):
+        return _kept(here)
     below = [run for folder in _folders(here) for run in _inside(folder / RUNS)]
     return [*_inside(RUNS), *below]
 
@@ -64,9 +71,19 @@ def _inside(folder: Path) -> list[Path]:
         return []
 
 
+def _kept(folder: Path) -> list[Path]:
+    """The runs of a daemon's folder, wherever they lie."""
+    from outlast_supervisor.daemon.roster import folder_books, run_dirs
+
+    books = folder_books(folder)
+    return [run for run in run_dirs(books) if is_run(run)] if books is not None else []
+
+
 def _meant(argument: str) -> list[Path]:
     path = Path(argument)
     if path.is_dir():
+        if is_kept(path):
+            return _kept(path)
         if runs := [path] if is_run(path) else [*_inside(path), *_inside(path / RUNS)]:
             return runs
         if not (path / "job.yaml").is_file():

@@ -28,9 +28,10 @@ def test_files_steer(yard: Yard) -> None:
     os.kill(before or 0, signal.SIGKILL)
     yard.until(lambda: [b.told for b in yard.begun("a")] == ["", "anew"], "the new command at the next start")
     yard.remove("b")
-    yard.until_running("a")
+    yard.until(lambda: "b.yaml: ended" in yard.said(), "its supervisor to end")
     assert "SIGTERM" in yard.supervisor_log("b")
     assert "not done" in yard.supervisor_log("b")
+    assert yard.running() == {"a"}
     yard.write("b")
     yard.until_running("a", "b")
     assert [b.attempt for b in yard.begun("b")] == [1, 2], "the run goes on where it was"
@@ -199,3 +200,38 @@ def test_one_daemon_a_folder(yard: Yard) -> None:
     assert yard.daemons[0].poll() is None
     assert yard.outlast("daemon", str(yard.folder / "none")).returncode == 64
     assert yard.outlast("daemon", str(yard.folder), "--slots", "gpu:0,gpu:0").returncode == 64
+
+
+def test_status_shows_the_folder(yard: Yard) -> None:
+    """Asked for the folder, or in it, status shows its runs, and who waits or is refused and why."""
+    yard.write("a", run_dir="elsewhere/a")
+    yard.start("--max-running", "1")
+    yard.until_running("a")
+    yard.write("b")
+    yard.write("c", keeep=1)
+    yard.until(lambda: yard.states() == {"a": "running", "b": "queued", "c": "refused"}, "three states")
+    for told in (yard.outlast("status", str(yard.folder)), yard.outlast("status", cwd=yard.folder)):
+        assert told.returncode == 0
+        assert "a " in told.stdout.splitlines()[1]
+        assert "b.yaml  queued: waits for a place: 1 run" in told.stdout
+        assert "c.yaml  refused: " in told.stdout
+
+
+def test_a_wrong_file_stops_nothing_and_starts_nothing(yard: Yard) -> None:
+    """While its file is wrong a job goes on; one that was killed waits; the right file starts it again."""
+    file = yard.write("a")
+    yard.start()
+    yard.until_running("a")
+    worker, right = yard.worker("a"), file.read_text()
+    file.write_text("name: [")
+    yard.until(lambda: "goes on as it was" in yard.said(), "the reason")
+    assert yard.worker("a") == worker
+    yard.kill_daemon()
+    yard.start()
+    yard.until(lambda: "goes on as it was" in yard.said(), "the next daemon to leave it alone")
+    assert yard.worker("a") == worker
+    os.kill(yard.supervisors()["a"].pid, signal.SIGKILL)
+    yard.until(lambda: yard.states() == {"a": "refused"}, "the refusal")
+    file.write_text(right)
+    yard.until_running("a")
+    assert [b.attempt for b in yard.begun("a")] == [1, 2]

@@ -126,9 +126,15 @@ class Yard:
     def drain(self, *args: str) -> subprocess.CompletedProcess[str]:
         return self.outlast("drain", str(self.folder), *args)
 
-    def outlast(self, *args: str) -> subprocess.CompletedProcess[str]:
+    def outlast(self, *args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Any command, waited for."""
         return subprocess.run(
-            [OUTLAST, *args], env=self.env, cwd=self.home, capture_output=True, text=True, timeout=PATIENCE
+            [OUTLAST, *args],
+            env=self.env,
+            cwd=cwd or self.home,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
 
     def supervisors(self) -> dict[str, ProcessIdentity]:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,7 +23,7 @@ from outlast_supervisor.commands.shared import (
 )
 from outlast_supervisor.living import supervisor_alive
 from outlast_supervisor.logview import attempt_logs
-from outlast_supervisor.targets import find_runs
+from outlast_supervisor.targets import NoSuchRun, find_runs, is_kept
 
 _REDRAW = 1.0  # seconds between two looks under --watch
 
@@ -38,22 +39,42 @@ def status(runs: tuple[str, ...], watch: bool, details: bool | None, quiet: bool
     """Show how runs are doing; first of all the steps that would be lost if one died now.
 
     RUN is a run directory, a folder of them, a job file or the name of a job; by default the run in the
-    current folder, or all those in its folder "runs".
+    current folder, or all those in its folder "runs". In a folder that a daemon keeps, jobs that wait or are refused
+    are listed below.
     """
-    found = find_runs(runs)
+    folders = [folder for folder in runs or (".",) if is_kept(Path(folder))]
+    try:
+        found = find_runs(runs)
+    except NoSuchRun:
+        if not folders:
+            raise
+        found = []
     detailed = len(found) == 1 if details is None else details
     last: object = None
     while True:
         snapshots = [(run, run.read_status()) for run in found]
-        if snapshots != last or not watch:
+        waiting = [] if quiet or as_json else _waiting(folders)
+        if (snapshots, waiting) != last or not watch:
             _show(snapshots, detailed, quiet, as_json, again=last is not None)
+            if waiting:
+                print("\n".join(waiting), flush=True)
         if not watch:
             return
-        last = snapshots
+        last = (snapshots, waiting)
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(_REDRAW)
             continue
         return
+
+
+def _waiting(folders: Sequence[str]) -> list[str]:
+    """The jobs of daemons' folders that do not run; most people have no daemon."""
+    if not folders:
+        return []
+    from outlast_supervisor.daemon.roster import folder_books, roster
+
+    books = [found for folder in folders if (found := folder_books(folder)) is not None]
+    return [line for found in books for line in roster(found)]
 
 
 def _show(

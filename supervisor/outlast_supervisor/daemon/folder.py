@@ -72,7 +72,7 @@ class Folder:
     def _outage(self, now: float, why: str) -> Look:
         """Nothing is known of now, so what was pending has to settle anew afterwards."""
         self._sights = {name: replace(sight, since=now) for name, sight in self._sights.items()}
-        text = f'cannot look at "{self._path}": {why}; everything stays as it is'
+        text = f"cannot be looked at: {why}; everything stays as it is"
         return Look(self._snapshot(), None, self._draining, text)
 
     def _snapshot(self) -> Snapshot:

@@ -84,19 +84,21 @@ class Herd:
         for pid, status in ended:
             for supervisor in list(self.living.values()):
                 if supervisor.ours and supervisor.process.pid == pid:
-                    self.ended(supervisor, os.waitstatus_to_exitcode(status))
+                    self.ended(supervisor.process, os.waitstatus_to_exitcode(status))
         return bool(ended)
 
-    def ended(self, supervisor: Supervisor, code: int | None) -> None:
-        """A supervisor is no more; what that means is remembered."""
-        if self.living.get(supervisor.run_dir) != supervisor:
+    def ended(self, process: ProcessIdentity, code: int | None) -> None:
+        """A supervisor is no more; what that means is remembered, by what it was told up to now."""
+        supervisor = next((s for s in self.living.values() if s.process == process), None)
+        if supervisor is None:
             return
         del self.living[supervisor.run_dir]
         now = time.monotonic()
+        before = self.past.pop(supervisor.run_dir, None)
         known = outcome(
             code,
             supervisor.version,
-            self.past.pop(supervisor.run_dir, None),
+            before,
             stopped=bool(supervisor.stopping),
             lived=now - supervisor.began,
             now=now,
@@ -105,7 +107,8 @@ class Herd:
             self.past[supervisor.run_dir] = known
         event = final_state(code) or "ended"
         text = known.text if known else f"stopped, since {supervisor.stopping}"
-        self._tell(event, supervisor.file, text, code=code)
+        if not _busy(before) or code != ExitCode.BUSY:  # which is looked at each minute
+            self._tell(event, supervisor.file, text, code=code)
         if code == ExitCode.BUSY:  # by one of ours, perhaps, that we do not know of
             self.adopt()
 
@@ -136,7 +139,8 @@ class Herd:
             ours=True,
         )
         on = f" on {','.join(action.slots)}" if action.slots else ""
-        self._tell("started", entry.file, f"process {process.pid}{on} ({action.reason})")
+        if not _busy(self.past.get(entry.run_dir)):
+            self._tell("started", entry.file, f"process {process.pid}{on} ({action.reason})")
 
 
 def exit_code_of(supervisor: Supervisor) -> int | None:
@@ -146,6 +150,11 @@ def exit_code_of(supervisor: Supervisor) -> int | None:
         return None
     code = status.get("exit_code")
     return code if isinstance(code, int) else None
+
+
+def _busy(past: Past | None) -> bool:
+    """Whether another supervisor had the run when it was last tried."""
+    return past is not None and past.code == ExitCode.BUSY
 
 
 def gone(process: ProcessIdentity) -> bool:

@@ -29,6 +29,7 @@ RESCAN = 10.0
 """Seconds between two looks though nothing was told: for network file systems and lost events."""
 LEAST = 0.1  # seconds between two looks, however much happens in the folder
 FIRST = 5.0  # seconds after which the first plan is made even if a file is still being written
+STUCK = 10.0  # seconds for a look, which takes milliseconds
 LAST_WAIT = 3.0  # seconds for the last word on a dead disk
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _LOOKS = (signal.SIGUSR1, signal.SIGHUP)
@@ -50,13 +51,15 @@ class Keeper:
         self._results: queue.SimpleQueue[tuple[str, Any, BaseException | None]] = queue.SimpleQueue()
         self._scanner = Helper("folder", self._deliver)
         self._clerk = Helper("books", self._deliver)
+        self._pulse = Helper("lease", self._deliver)
+        self._asker = Helper("ends", self._deliver)  # runs may lie on other disks, and those may hang
         self._manager = ServiceManager(dict(os.environ))
         self._began = time.monotonic()
         self._look: Look | None = None
         self._look_at, self._beat_at, self._lease_at = self._began, self._began, self._began
         self._looked_at = self._began - LEAST
         self._plan_at: float | None = None
-        self._asking: set[Supervisor] = set()
+        self._asking: set[ProcessIdentity] = set()
         self._standing: dict[str, Standing] = {}
         self._written: Books | None = None
         self._trouble = ""
@@ -103,6 +106,10 @@ class Keeper:
         look = self._look
         if look is None or (look.snapshot.pending and now < self._began + FIRST):
             return  # what was not read yet cannot be told from what was removed
+        if self._scanner.stuck(now) >= STUCK:
+            self._plan_at = now + self._rescan
+            self._complain("it does not answer: waiting for its file system, nothing starts or stops")
+            return
         made = self._planned(look, now)
         dues = [made.due] if made.due is not None else []
         for action in made.actions:
@@ -167,9 +174,9 @@ class Keeper:
     def _ask_how_it_ended(self, supervisor: Supervisor) -> None:
         """Its place stays taken until that is known: its run may lie on a disk that hangs."""
         self._wakeups.forget(supervisor.process)
-        if supervisor not in self._asking:
-            self._asking.add(supervisor)
-            self._clerk.submit("ended", lambda: (supervisor, _code_of(supervisor)))
+        if supervisor.process not in self._asking:
+            self._asking.add(supervisor.process)
+            self._asker.submit("ended", lambda: (supervisor, _code_of(supervisor)))
 
     def _deliver(self, tag: str, result: Any, error: BaseException | None) -> None:
         self._results.put((tag, result, error))
@@ -194,15 +201,12 @@ class Keeper:
             self._looked(result)
         elif tag == "ended":
             supervisor, code = result
-            self._asking.discard(supervisor)
-            self._herd.ended(supervisor, code)
+            self._asking.discard(supervisor.process)
+            self._herd.ended(supervisor.process, code)
             self._plan_at = time.monotonic()
 
     def _looked(self, look: Look) -> None:
-        if look.trouble != self._trouble:
-            said = look.trouble or f'"{self._path}" can be looked at again'
-            self._tell("trouble" if look.trouble else "watching", "", said)
-            self._trouble = look.trouble
+        self._complain(look.trouble)
         if self._look is None or look.draining != self._look.draining:
             if look.draining:
                 self._tell("draining", "", "everything saves and stops, and nothing starts")
@@ -212,6 +216,13 @@ class Keeper:
         if look.due is not None:
             self._look_at = min(self._look_at, look.due)
         self._plan_at = time.monotonic()
+
+    def _complain(self, trouble: str) -> None:
+        """Say once what keeps us from looking at the folder, and when that is over."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            text = f'"{self._path}": {trouble}' if trouble else f'"{self._path}" can be looked at again'
+            self._tell("trouble" if trouble else "watching", "", text)
 
     def _look_now(self) -> None:
         """Something may have changed; called from the watcher's thread."""
@@ -238,7 +249,7 @@ class Keeper:
             self._manager.alive()
         if self._lock.heartbeat is not None and now >= self._lease_at:
             self._lease_at = now + self._lock.heartbeat
-            self._clerk.submit("lease", self._lock.renew)
+            self._pulse.submit("lease", self._lock.renew)
 
     def _write_down(self) -> None:
         """Leave how everything stands, where that changed."""

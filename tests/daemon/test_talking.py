@@ -1,0 +1,103 @@
+"""What a daemon says and hears: systemd, JSON, quiet, signals from the first moment, and no terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from tests.daemon.yard import ENDS, PATIENCE, STAYS, Yard
+from tests.e2e.harness import OUTLAST
+
+
+def test_systemd_is_told(yard: Yard) -> None:
+    """READY comes once the folder was looked at, the watchdog is fed, and no supervisor speaks in its name."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(str(yard.home / "n"))
+    listener.settimeout(PATIENCE)
+    yard.env |= {"NOTIFY_SOCKET": str(yard.home / "n"), "WATCHDOG_USEC": "600000"}
+    yard.write("a")
+    daemon = yard.start()
+    heard: list[tuple[int, str]] = []
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+    def hear(text: str) -> None:
+        while not any(text in said for _, said in heard):
+            data, ancillary, _, _ = listener.recvmsg(4096, socket.CMSG_SPACE(12))
+            pid = int.from_bytes(ancillary[0][2][:4], "little") if ancillary else 0
+            heard.append((pid, data.decode()))
+
+    with listener:
+        hear("READY=1\nSTATUS=1 of 1 jobs run")
+        yard.until_running("a")
+        heard.clear()
+        hear("WATCHDOG=1")
+        yard.remove("a")
+        hear("STATUS=0 of 0 jobs run")
+        daemon.terminate()
+        hear("STOPPING=1")
+    assert {pid for pid, _ in heard} == {daemon.pid}
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.15, 0.4])
+def test_a_signal_in_the_first_moments_ends_it(yard: Yard, delay: float) -> None:
+    """SIGTERM at any time after the start ends the daemon."""
+    yard.write("a")
+    daemon = yard.start()
+    time.sleep(delay)  # the instant is what the test is about
+    daemon.terminate()
+    assert daemon.wait(PATIENCE) in (0, -signal.SIGTERM)
+
+
+def test_json_and_quiet(yard: Yard) -> None:
+    """--json is a JSON object an event on stdout; --quiet says what is refused and nothing else."""
+    yard.write("a", ENDS)
+    yard.write("b", keeep=1)
+    daemon = yard.start("--json")
+    yard.until(lambda: '"done"' in yard.said(), "the end of the job")
+    daemon.terminate()
+    daemon.wait(PATIENCE)
+    told = [json.loads(line) for line in yard.said().splitlines()]
+    events = [(line["event"], line["file"]) for line in told]
+    assert events[0] == ("watching", "")
+    assert ("started", "a.yaml") in events
+    assert {"event": "done", "file": "a.yaml", "text": "done", "code": 0}.items() <= told[
+        events.index(("done", "a.yaml"))
+    ].items()
+    quiet = yard.start("--quiet")
+    yard.until(lambda: "keeep" in yard.said(), "the refusal")
+    quiet.terminate()
+    quiet.wait(PATIENCE)
+    assert len(yard.said().splitlines()) == 1
+
+
+def test_it_outlives_a_terminal_under_nohup(yard: Yard) -> None:
+    """With SIGHUP ignored, the end of its terminal changes nothing; without, it ends, and its trainings go on."""
+    yard.write("a", STAYS)
+    for ignored in (True, False):
+        (yard.folder / ".outlast" / "state.json").unlink(missing_ok=True)
+        master, slave = pty.openpty()
+        daemon = subprocess.Popen(
+            ["setsid", "-c", *(["nohup"] if ignored else []), OUTLAST, "daemon", str(yard.folder)],
+            env=yard.env,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        yard.daemons.append(daemon)
+        os.close(slave)
+        yard.until_running("a")
+        yard.until(lambda: yard.states().get("a") == "running", "the daemon")
+        worker = yard.worker("a")
+        os.close(master)
+        if ignored:
+            yard.write("b", ENDS)
+            yard.until(lambda: yard.lines("b"), "a job that is started without a terminal")
+            daemon.kill()
+        assert daemon.wait(PATIENCE) == (-signal.SIGKILL if ignored else 0)
+        assert yard.worker("a") == worker
