@@ -223,14 +223,16 @@ def read_into(fd: int, buffer: memoryview) -> int:
 
 def skip_hole(file: BinaryIO) -> None:
     """Go on where the next bytes lie that were ever written: a hole of terabytes costs its maker nothing."""
-    at = file.tell()
+    fd, at = file.fileno(), file.tell()
+    ahead = os.lseek(fd, 0, os.SEEK_CUR)  # where the buffered reader is, and must find itself again
     try:
-        file.seek(max(at, os.lseek(file.fileno(), at, os.SEEK_DATA)))
+        data = os.lseek(fd, at, os.SEEK_DATA)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
-            file.seek(0, os.SEEK_END)
-        else:
-            file.seek(at)  # a file system that knows of no holes
+        # nothing but a hole up to the end; anything else is a file system that knows of no holes
+        data = os.fstat(fd).st_size if error.errno == errno.ENXIO else at
+    os.lseek(fd, ahead, os.SEEK_SET)
+    if data > at:
+        file.seek(data)
 
 
 def _pieces(chunk: bytes | bytearray | memoryview) -> Iterable[memoryview]:
