@@ -22,7 +22,17 @@ def test_it_needs_neither_path_nor_folder(tmp_path: Path) -> None:
     ended = subprocess.run(words, env={}, cwd="/", capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert done.read_text() == "a b\n"
-    assert all(os.path.isabs(word) for word in (words[0], words[4], words[6]))
+    assert all(os.path.isabs(word) for word in (words[0], words[5], words[7]))
+
+
+def test_nothing_is_imported_from_where_it_starts(tmp_path: Path) -> None:
+    """A module that lies in the folder where a scheduler starts the command is not taken for one of its own."""
+    for name in ("click", "msgspec", "queue", "outlast_jobs"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    (tmp_path / "j.yaml").write_text("name: j\ncommand: [/bin/true]\n")
+    words = start_command(load_job(tmp_path / "j.yaml"), quiet=True)
+    ended = subprocess.run(words, env={}, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_job_without_a_file_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ def start_command(
     """
     if job.source is None:
         raise ValueError("a scheduler needs a job file; write one with: outlast new NAME")
-    words = [sys.executable, "-m", "outlast_supervisor.cli", "run", str(Path(job.source).absolute())]
+    # -P: a scheduler starts in a folder of its own choice, and a "queue.py" that lies there is not ours
+    words = [sys.executable, "-P", "-m", "outlast_supervisor.cli", "run", str(Path(job.source).absolute())]
     if run_dir is not None:
         words += ["--run-dir", str(Path(run_dir).absolute())]
     if quiet:
