@@ -40,7 +40,8 @@ class Display:
         self, run: RunDirectory, run_id: str, loop: Loop, launcher: Launcher, *, quiet: bool, verbose: bool
     ) -> None:
         self._run, self._run_id, self._loop, self._launcher = run, run_id, loop, launcher
-        self._progress = None if quiet else Progress()
+        self._speaker = Progress(live=False) if quiet else Progress()
+        self._progress = None if quiet else self._speaker
         self._verbose = verbose
         self.manager = ServiceManager(os.environ)
         self._me = str(ProcessIdentity.current())
@@ -61,7 +62,12 @@ class Display:
 
     def tell(self, text: str, level: str) -> None:
         """Speak to whoever started us."""
-        if self._progress is None or (level == "debug" and not self._verbose):
+        if self._progress is None:
+            if level == "error":  # by mail, say, so it names the run and the day
+                job, when = self._launcher.job.name, time.strftime("%Y-%m-%d %H:%M:%S")
+                self._speaker.event(f'outlast: {when}, run "{job}": {text}')
+            return
+        if level == "debug" and not self._verbose:
             return
         mark = {"warning": "warning: ", "error": "error: "}.get(level, "")
         self._progress.event(f"{time.strftime('%H:%M:%S')} {mark}{text}")
@@ -112,8 +118,7 @@ class Display:
 
         if write:
             bounded(leave, LAST_WAIT)
-        if self._progress is not None:
-            self._progress.close()
+        self._speaker.close()
 
     def _write(self, now: float, journaler: Journaler) -> dict[str, Any]:
         view = self._view(now, journaler)

@@ -112,6 +112,7 @@ class Session:
         self._lease_at = self._next_lease(time.monotonic())
         self._lock_at = self._began + LOCK_EVERY
         self._lock_missed = False
+        self._quiet = options.quiet
         self._exit_code: int | None = None
         self._finish_by = 0.0
         self._at_once = False
@@ -165,9 +166,15 @@ class Session:
         self._exit_code = code
         self._carrier.note(journal.SUPERVISOR_STOPPED, {"code": code, "reason": reason})
         self._finish_by = time.monotonic() + (LAST_WAIT if code == 0 else HOOK_WAIT)
-        self._display.tell(reason, "info" if code in (0, 75) else "error")
+        news = code not in (0, 75) and not self._told_before(code, reason)
+        self._display.tell(reason, "error" if news else "info")
         if self._loop.state is not None:
             self._around.ending(code, self._loop.state.ledger)
+
+    def _told_before(self, code: int, reason: str) -> bool:
+        """Whether a quiet start ends as the one before: cron starts it every few minutes and mails what it says."""
+        life = self._known.life
+        return self._quiet and code != 70 and life is not None and (life.code, life.reason) == (code, reason)
 
     def _may_stop(self, now: float) -> bool:
         if self._exit_code is None:

@@ -26,6 +26,8 @@ from .session import Session
 from .startup import Overtaken, begin_anew, digests_of
 
 RELEASE_WAIT = 3.0  # seconds
+# what a quiet start is silent about: it is as it should be, or was told when it came to be so
+_KNOWN = (ExitCode.BUSY, ExitCode.DONE, ExitCode.HELD)
 
 
 class Refused(Exception):
@@ -43,7 +45,7 @@ def supervise(options: RunOptions) -> int:
     except Refused as refused:
         if refused.code == ExitCode.DONE:  # or systemd takes it for a start that failed, and tries it again
             ServiceManager(os.environ).status("already complete")
-        if not (options.quiet and refused.code in (ExitCode.BUSY, ExitCode.DONE)):
+        if not (options.quiet and refused.code in _KNOWN):
             print(f"outlast: {refused}", file=sys.stderr)
         return refused.code
     except OSError as error:
@@ -78,7 +80,7 @@ def _supervise(options: RunOptions) -> int:
         if released:
             known = known.released()
         created = run.create()
-        for damage in known.damage:
+        for damage in () if options.quiet else known.damage:
             print(
                 f"outlast: warning: the journal has damage, which is passed over: {damage}", file=sys.stderr
             )
