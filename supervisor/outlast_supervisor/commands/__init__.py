@@ -34,7 +34,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("later", "doctor", "Not yet: check the machine before the run."),
     "drill": ("later", "drill", "Not yet: attack a job and check the promises."),
     "slurm": ("slurm", "slurm", "Print the batch script by which Slurm runs a job, or submit it."),
-    "cron": ("later", "cron", "Not yet: what cron needs for a job."),
+    "cron": ("cron", "cron", "Print or install the crontab lines that carry a job on."),
     "k8s": ("later", "k8s", "Not yet: what Kubernetes needs for a job."),
     "report": ("later", "report", "Not yet: one HTML page about a run."),
     "export": ("later", "export", "Not yet: the newest healthy generation, ready to load elsewhere."),

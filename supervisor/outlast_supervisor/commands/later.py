@@ -20,7 +20,6 @@ def _later(name: str) -> click.Command:
 
 doctor = _later("doctor")
 drill = _later("drill")
-cron = _later("cron")
 k8s = _later("k8s")
 report = _later("report")
 export = _later("export")
