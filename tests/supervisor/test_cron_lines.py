@@ -103,7 +103,7 @@ OTHER = key_of("/home/me/job.yaml", "/scratch/run")
 LINE = st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100, deadline=None)
 @given(
     lines=st.lists(LINE | st.sampled_from(block(OTHER, "true", "* * * * *").split(b"\n"))),
     at=st.integers(0, 9),

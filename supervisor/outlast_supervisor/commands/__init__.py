@@ -35,7 +35,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "drill": ("later", "drill", "Not yet: attack a job and check the promises."),
     "slurm": ("slurm", "slurm", "Print the batch script by which Slurm runs a job, or submit it."),
     "cron": ("cron", "cron", "Print or install the crontab lines that carry a job on."),
-    "k8s": ("later", "k8s", "Not yet: what Kubernetes needs for a job."),
+    "k8s": ("k8s", "k8s", "Print the Kubernetes Job that carries a job on."),
     "report": ("later", "report", "Not yet: one HTML page about a run."),
     "export": ("later", "export", "Not yet: the newest healthy generation, ready to load elsewhere."),
 }

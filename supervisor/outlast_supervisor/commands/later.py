@@ -20,6 +20,5 @@ def _later(name: str) -> click.Command:
 
 doctor = _later("doctor")
 drill = _later("drill")
-k8s = _later("k8s")
 report = _later("report")
 export = _later("export")
