@@ -6,7 +6,6 @@ Fields and rules are those of the batch/v1 API, whose reference describes each (
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +16,12 @@ import yaml
 from outlast_jobs.catalog import shipped_jobs
 from outlast_jobs.contract import ExitCode
 
-from ..rules_live import KILL_AFTER
+from .systemd import stop_seconds
 
 RUNS = "/outlast"
 """Where the claim with the run directories is mounted."""
 JOB = "/job/job.yaml"
 """Where the job file is looked for in the image."""
-LAST_ACTS = 30.0
-"""Seconds for what follows the end of a worker: its traces, the journal, a hook, the last status."""
 UNEXPLAINED = 50
 """`backoffLimit`: ends that no rule names (a node that lost power, a whole pod killed for its memory, a volume that
 cannot be written), over the whole life of the Job. Kubernetes waits 10 s before the next pod, twice as long each
@@ -88,11 +85,6 @@ def resources(
         if not _QUANTITY.fullmatch(value):
             raise ManifestError(f'"{value}" is no quantity of {key}; write it like "4", "500m" or "32Gi"')
     return requests, limits
-
-
-def stop_seconds(grace: float) -> int:
-    """How long the end may take: the job's grace, SIGKILL to what is left, and the last acts."""
-    return math.ceil(grace + KILL_AFTER + LAST_ACTS)
 
 
 def manifest(pod: Pod, run: str, grace: float, extra: Sequence[str] = ()) -> dict[str, Any]:
