@@ -15,12 +15,13 @@ from outlast_jobs.contract import ExitCode
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.history import History, read_history
 from outlast_jobs.jobfile import Job
-from outlast_jobs.locks import Busy, RunLock, read_holder
+from outlast_jobs.locks import Busy, Held, RunLock, read_holder
 from outlast_jobs.rundir import RunDirectory
 
 from . import early
 from .helper import bounded
 from .options import RunOptions
+from .schedulers.around import is_in_slurm
 from .sdnotify import ServiceManager
 from .session import Session
 from .startup import Overtaken, begin_anew, digests_of
@@ -28,6 +29,7 @@ from .startup import Overtaken, begin_anew, digests_of
 RELEASE_WAIT = 3.0  # seconds
 # what a quiet start is silent about: it is as it should be, or was told when it came to be so
 _KNOWN = (ExitCode.BUSY, ExitCode.DONE, ExitCode.HELD)
+_OUTWAIT = 1.0  # seconds between two looks at a lock that somebody is waited for
 
 
 class Refused(Exception):
@@ -129,6 +131,8 @@ def _take(run: RunDirectory, options: RunOptions) -> RunLock:
         if not early.wait(taken.free_in + 1.0):
             raise Refused(ExitCode.SAVED, f"{taken.text}; told to end before it was free: run me again")
         taken = lock.acquire()
+    if isinstance(taken, Busy) and not options.takeover and _was_queued_again():
+        taken = _outwait(lock, taken, options)
     if isinstance(taken, Busy) and options.takeover:
         _end_holder(run, taken, options.job.stop.grace)
         taken = lock.acquire()
@@ -137,6 +141,29 @@ def _take(run: RunDirectory, options: RunOptions) -> RunLock:
             ExitCode.BUSY, f"{taken.text}; follow it with: outlast status, or end it with --takeover"
         )
     return lock
+
+
+def _was_queued_again() -> bool:
+    """Whether this is what Slurm started, and not for the first time."""
+    if not is_in_slurm(os.environ):
+        return False
+    from .schedulers.slurm import place
+
+    here = place(os.environ)
+    return here.restarts > 0 and not here.by_hand
+
+
+def _outwait(lock: RunLock, busy: Busy, options: RunOptions) -> Held:
+    """Wait for the job's earlier copy, which goes on where Slurm has lost a node and queued the job again.
+
+    It ends when the node comes back. Ending here instead would leave nobody to go on then: the job would have failed.
+    """
+    if not options.quiet:
+        print(f"outlast: {busy.text}; this job was queued again, and waits for its end", file=sys.stderr)
+    while isinstance(taken := lock.acquire(), Busy):
+        if not early.wait(_OUTWAIT):
+            raise Refused(ExitCode.SAVED, f"{taken.text}; told to end before it was free: run me again")
+    return taken
 
 
 def _end_holder(run: RunDirectory, busy: Busy, grace: float) -> None:
