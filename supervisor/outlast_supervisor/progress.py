@@ -87,6 +87,8 @@ class Progress:
         if self._live and self._line:
             self._lines.append(_fit(self._line, self._width()))
             self._line = ""
+        if self._outlet is not None:
+            self._outlet.closing = True
         self._draw()
         if self._outlet is not None:
             self._outlet.close()
@@ -153,12 +155,13 @@ class Outlet:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self.closing = False  # nothing comes after: what is offered now is taken, or it would be lost unsaid
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes) -> bool:
         """Whether it was taken."""
-        if self._waiting.qsize() >= _HOLD_BACK:
+        if self._waiting.qsize() >= _HOLD_BACK and not self.closing:
             return False
         self._waiting.put(data)
         if self._thread is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,6 +240,29 @@ def test_a_file_gets_every_line_in_order(tmp_path: Path) -> None:
     lines = (tmp_path / "out").read_text().splitlines()
     assert lines == [f"line {number}" for number in range(500)] or "nobody was reading" in "".join(lines)
     assert lines[-1] == "line 499"
+
+
+def test_the_last_lines_wait_for_a_slow_file(tmp_path: Path) -> None:
+    """What is told while a file is slow is not lost at the end: a disk that wakes up in time gets every line."""
+    slow = Pipe()
+    filler = b"x" * 4096
+    os.set_blocking(slow.write_end, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(slow.write_end, filler)
+    os.set_blocking(slow.write_end, True)
+    with (tmp_path / "out").open("w") as stream:
+        shown = progress.Progress(stream)
+        shown._outlet = progress.Outlet(slow.fileno())
+        for number in range(300):
+            shown.event(f"line {number}")
+        closing = threading.Thread(target=shown.close)
+        closing.start()
+        text = ""
+        while closing.is_alive():
+            text += slow.text()
+    lines = (text + slow.text()).lstrip("x").splitlines()
+    assert lines == [f"line {number}" for number in range(300)]
 
 
 def test_a_file_on_a_dead_disk_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
