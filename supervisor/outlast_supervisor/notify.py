@@ -75,15 +75,15 @@ def _make_folder() -> str:
 def _parse(data: bytes, ancillary: list[tuple[int, int, bytes]], truncated: bool) -> Message | None:
     if truncated:
         return None
-    pid = 0
+    pid, uid = 0, -1
     for level, kind, payload in ancillary:
         if (
             level == socket.SOL_SOCKET
             and kind == socket.SCM_CREDENTIALS
             and len(payload) >= _CREDENTIALS.size
         ):
-            pid = _CREDENTIALS.unpack(payload[: _CREDENTIALS.size])[0]
-    if pid <= 0:
+            pid, uid, _ = _CREDENTIALS.unpack(payload[: _CREDENTIALS.size])
+    if pid <= 0 or uid not in (0, os.geteuid()):  # root may do anything here anyway, another user nothing
         return None
     try:
         text = data.decode("utf-8")

@@ -244,7 +244,11 @@ def _heard(data: bytes) -> list[Any]:
     with selectors.DefaultSelector() as selector:
         intake = Intake(Trainers(selector), told.append)
         intake.know(me)
-        credentials = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS, _CREDENTIALS.pack(os.getpid(), 0, 0))
+        credentials = (
+            socket.SOL_SOCKET,
+            socket.SCM_CREDENTIALS,
+            _CREDENTIALS.pack(os.getpid(), os.geteuid(), 0),
+        )
         message = _parse(data[:8192], [credentials], len(data) > 8192)
         events = intake.events(message) if message is not None else []
         intake._trainers.clear()
