@@ -150,6 +150,8 @@ def _hint(node: Scalar, spec: Spec, path: str) -> str:
 def _list_hint(node: Node, element: Spec) -> str:
     if not isinstance(node, Scalar):
         return ""
+    if element.choices:
+        return f"write it as a list: [{near(node.text, element.choices) or node.text}]" if node.text else ""
     if element.bare is not str:
         return f"write it as a list: [{node.text}]" if isinstance(node.value, int) else ""
     import shlex

@@ -201,6 +201,10 @@ class Job(Section, frozen=True):
     ] = "stop"
     logs: Annotated[Logs, _doc("the logs")] = Logs()
     hooks: Annotated[Hooks, _doc("commands run on events")] = Hooks()
+    notices: Annotated[
+        tuple[Literal["aws", "gce", "azure"], ...],
+        _doc("clouds whose notices of the machine's end are listened to", "a list of aws, gce and azure"),
+    ] = ()
     slurm: Annotated[
         Slurm | None, _doc("Slurm: the batch script, and what a run in a Slurm job does at its end")
     ] = None

@@ -50,6 +50,7 @@ class Carrier:
     finish: Callable[[int, str, bool], None]
     note_data: Callable[[str, dict[str, Any]], dict[str, Any]]
     former: tuple[RunDirectory, str] | None = None  # the run that --fresh took the place of, and its id
+    ours: Callable[[int], bool] = lambda pid: False  # whether a child serves us and no attempt
     worker_pid: int = 0
     _queue: deque[tuple[int, act.Action]] = field(default_factory=deque)
     _last_note: int = 0
@@ -259,6 +260,8 @@ class Carrier:
         """Whether a child of ours belongs to no attempt."""
         if pid == self.worker_pid:
             return False
+        if self.ours(pid):
+            return True
         if os.getpid() == 1:  # the first process is given all orphans: of a shell in the same container, say
             marked = processes.carries(pid, f"{Env.RUN_ID}={self.desk.run_id}".encode())
             if not marked and not processes.holds(pid, self.desk.run.alive.name):

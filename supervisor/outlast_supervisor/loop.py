@@ -62,6 +62,7 @@ class Loop:
         self._chance = random.Random()
         self._deaths = False
         self._heeded: set[int] = set()
+        self._attended: dict[int, Callable[[], None]] = {}
 
     # -- sources -------------------------------------------------------------------------------------------
 
@@ -73,6 +74,16 @@ class Loop:
         """End the present sleep; may be called from any thread."""
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"w")
+
+    def attend(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call back whenever this descriptor can be read, or its other end was closed."""
+        self._attended[fd] = callback
+        self.selector.register(fd, selectors.EVENT_READ, ("attended", fd))
+
+    def neglect(self, fd: int) -> None:
+        """No longer; before the descriptor is closed."""
+        if self._attended.pop(fd, None) is not None:
+            self.selector.unregister(fd)
 
     def post(self, event: ev.Event) -> None:
         """Queue an event; only from the loop's own thread."""
@@ -164,7 +175,7 @@ class Loop:
             dues.append(next_due(self.state, self.policy, now))
         return min((d for d in dues if d is not None), default=None)
 
-    def _read(self, kind: str, pid: int) -> None:
+    def _read(self, kind: str, number: int) -> None:
         if kind == "notify":
             self._hear()
         elif kind == "signals":
@@ -175,7 +186,9 @@ class Loop:
             self._collect()
         elif kind == "trainer":
             self._hear(all_of_it=True)
-            self._trainer_gone(pid)
+            self._trainer_gone(number)
+        elif kind == "attended" and number in self._attended:
+            self._attended[number]()
 
     def _trainer_gone(self, pid: int) -> None:
         gone = self.trainers.gone(pid)
@@ -230,7 +243,7 @@ class Loop:
             os.close(end)
 
 
-_ORDER = {"notify": 0, "trainer": 1, "wake": 2, "signals": 3}
+_ORDER = {"notify": 0, "trainer": 1, "wake": 2, "signals": 3, "attended": 4}
 
 
 def _noted(number: int, frame: FrameType | None) -> None:

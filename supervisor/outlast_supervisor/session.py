@@ -32,6 +32,7 @@ from .inbox import Inbox
 from .journaler import Journaler
 from .launch import Launcher, policy_of
 from .loop import Loop
+from .notices.watchers import Watchers
 from .options import RunOptions
 from .rules_begin import begin
 from .schedulers.around import around, is_in_slurm
@@ -102,6 +103,9 @@ class Session:
             Wires(loop, self._deadlines, launcher, self._carrier.note, self._display.tell, self._hooks.mark)
         )
         self._display.around = self._around
+        know, tell = self._deadlines.know, self._display.tell
+        self._notices = Watchers(loop.attend, loop.neglect, know, loop.post, tell)
+        self._carrier.ours = self._notices.theirs
         self._asks = Asks(loop, self._carrier, launcher, digests, self._display.manager)
         self._asks.on_adopted, self._asks.on_warned = self._adopted, self._around.warned
         self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
@@ -134,6 +138,7 @@ class Session:
         self._carrier.verifier.submit("quiet", self._run.sweep)  # the one that nobody waits for
         self._limit(self._job)
         self._around.begin()
+        self._notices.want(self._job.notices, self._began)
         ledger = Ledger(
             attempt=max(self._known.highest_attempt, self._run.highest_attempt()),
             counters=Counters.from_dict(self._known.counters or {}),
@@ -148,6 +153,7 @@ class Session:
         self._display.last(self._journaler, write=not (dead or gone))
         self._inbox.close()
         self._around.close()
+        self._notices.close()
         loop.close()
         return self._exit_code if self._exit_code is not None else 1
 
@@ -220,7 +226,7 @@ class Session:
         elif pid == self._carrier.worker_pid:
             self._carrier.worker_pid = 0
             self._loop.post(ev.WorkerExited(code if code >= 0 else None, -code if code < 0 else None))
-        else:
+        elif not self._notices.ended(pid, code):
             self._carrier.look_again()
 
     def _result(self, tag: str, result: Any, error: BaseException | None) -> None:
@@ -278,6 +284,7 @@ class Session:
             self._requests_waiting = False
             self._look_at = now + self._inbox.poll if self._inbox.poll else None
             self._pulse.submit("requests", lambda: read_requests(self._run))
+        self._notices.tick(now)
         self._display.stuck = self._pulse.stuck(now)
         self._around.idle(now)
         self._display.show(now, self._pulse, self._journaler)
@@ -291,6 +298,7 @@ class Session:
             self._look_at,
             self._lease_at,
             self._hooks.next_due(),
+            self._notices.next_due(),
         ]
         if not self._watching:
             dues.append(self._began + LISTEN_AFTER)
@@ -313,6 +321,7 @@ class Session:
         """The job file was read again."""
         before, self._job = self._job, job
         self._hooks.replace(_commands(job))
+        self._notices.want(job.notices, time.monotonic())
         if job.stop.time_limit != before.stop.time_limit:
             self._limit(job)
 

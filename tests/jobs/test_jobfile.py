@@ -54,6 +54,7 @@ audit:   warn
 sick:    stop
 logs:    {max_bytes: 1GiB}
 hooks:   {given_up: "mail -s '$OUTLAST_RUN gave up' me", unprotected: "…", hung: "…", done: "…"}
+notices: [aws, gce]
 slurm:   {time: "04:00:00", warn: 120s, requeue: auto, options: {partition: gpu, gres: "gpu:1"}}
 daemon:  {priority: 5, slots: 2}
 """
@@ -84,6 +85,7 @@ def test_every_key_of_the_job_file_is_read(tmp_path: Path) -> None:
     assert job.logs.max_bytes == 2**30
     assert job.hooks.given_up == "mail -s '$OUTLAST_RUN gave up' me"
     assert job.slurm is not None
+    assert job.notices == ("aws", "gce")
     assert job.slurm.options == {"partition": "gpu", "gres": "gpu:1"}
     assert job.daemon == Daemon(priority=5, slots=2)
 
