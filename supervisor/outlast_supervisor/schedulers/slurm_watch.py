@@ -42,6 +42,7 @@ class InSlurm(Outside):
         self._pending = 0  # number of the question that no answer came to yet
         self._backoff = BACKOFF[0]
         self._hold_until: float | None = None  # until when a known end is kept back
+        self._held_at = -RECENT
         self._told = False
         self._last = Last(wires, place, self._tools, env, lambda: self.end)
 
@@ -60,15 +61,13 @@ class InSlurm(Outside):
             self._ask_at = time.monotonic()
 
     def warned(self, source: str) -> None:
-        how = self.wires.loop.policy.on_usr1
-        if self._warned_by is not None:
-            return  # the question is on its way
         now = time.monotonic()
-        if how != "auto":
-            super().warned(source)  # its meaning hangs on no answer; a new end is worth knowing all the same
-        else:
+        if self.wires.loop.policy.on_usr1 != "auto":
+            super().warned(source)  # its meaning hangs on no answer
+            self._ask_at = now  # a new end is worth knowing all the same
+        elif self._warned_by is None:  # else the question is on its way
             self._warned_by = (now + QUICK, source)
-        self._ask(now, QUICK)
+            self._ask(now, QUICK)  # anew: what was asked before the warning may not know of a preemption
 
     def heard(self, number: int) -> None:
         if number == signal.SIGCONT:
@@ -79,7 +78,8 @@ class InSlurm(Outside):
         now = time.monotonic()
         self._ask_at = now
         counts = self._counts_at(now)
-        if counts is not None and counts <= now + QUICK:
+        if counts is not None and counts <= now + QUICK and now >= self._held_at + RECENT:
+            self._held_at = now
             # Slurm moves the end of a job that it suspended: the old one may end nothing before it was asked for
             self._hold_until = now + QUICK
             self.wires.deadlines.know(self._source, None)
