@@ -49,6 +49,7 @@ END
       echo "Job is pending execution for job $2" >&2
       exit 1
     fi
+    cat "$(say journal)"/*.jsonl >"$control/journal-then" 2>/dev/null
     echo 1 >"$control/restarts"
     echo COMPLETING >"$control/state"
     pid=$(say pid)
@@ -121,4 +122,5 @@ _FIRST = {
     "batch": "1",
     "preempted": "None",
     "pid": "",
+    "journal": "/nowhere",
 }

@@ -8,6 +8,7 @@ import time
 import pytest
 from tests.e2e.conftest import MakeRun
 from tests.e2e.fake_slurm import FakeSlurm
+from tests.e2e.harness import gone, kill
 from tests.e2e.in_slurm import left, saves, started, verdicts
 from tests.waiting import wait_until
 
@@ -33,8 +34,8 @@ def test_warned_near_the_end(make_run: MakeRun, slurm: FakeSlurm) -> None:
 
 
 def test_warned_far_from_the_end(make_run: MakeRun, slurm: FakeSlurm) -> None:
-    """USR1 with a far end: it saves and goes on."""
-    slurm.say("end", int(time.time()) + 5000)
+    """USR1 with an end that is farther than slurm.warn and a minute: it saves and goes on."""
+    slurm.say("end", int(time.time()) + 100)
     supervisor = started(make_run, slurm)
     supervisor.send(signal.SIGUSR1)
     supervisor.until(lambda: saves(supervisor.run), "a save")
@@ -79,6 +80,21 @@ def test_a_storm_of_warnings_asks_once(make_run: MakeRun, slurm: FakeSlurm) -> N
     supervisor.until(lambda: saves(supervisor.run), "a save")
     assert len(slurm.calls("squeue")) == 2, slurm.calls()
     assert [r.data["from"] for r in supervisor.run.records("relayed")] == ["SIGUSR1"]
+    supervisor.until(lambda: len(supervisor.run.processes()) == 2, "the end of squeue")
+
+
+def test_a_question_outlives_an_attempt(make_run: MakeRun, slurm: FakeSlurm) -> None:
+    """What asks Slurm is nothing that an attempt left: the next one starts, and the answer is still awaited."""
+    slurm.mode("squeue", "hang")
+    supervisor = started(make_run, slurm)
+    run = supervisor.run
+    supervisor.until(lambda: slurm.calls("squeue"), "the question")
+    worker = supervisor.worker()
+    [asking] = supervisor.until(lambda: set(run.processes()) - {supervisor.pid, worker}, "squeue")
+    kill(worker)
+    supervisor.until(lambda: len(run.records("attempt_attached")) == 2, "the next attempt")
+    assert not gone(asking)
+    assert len(slurm.calls("squeue")) == 1
 
 
 def test_a_warning_that_means_stop_needs_no_answer(make_run: MakeRun, slurm: FakeSlurm) -> None:

@@ -80,6 +80,16 @@ def test_without_scontrol_the_script_is_written_anew(make_run: MakeRun, slurm: F
     assert str(run.directory.path) in script
 
 
+def test_it_is_the_last_act(make_run: MakeRun, slurm: FakeSlurm) -> None:
+    """When Slurm is told to queue the job again all that led there is on disk, since it ends us for it."""
+    supervisor = leaving(make_run, slurm)
+    slurm.say("journal", supervisor.run.directory.journal)
+    assert supervisor.wait() == 75
+    then = (slurm.control / "journal-then").read_text()
+    for event in ("attempt_ended", "supervisor_stopped", "requeue"):
+        assert f'"event":"{event}"' in then.replace('": "', '":"'), then
+
+
 def test_a_missing_tool_is_named(make_run: MakeRun, slurm: FakeSlurm) -> None:
     """With neither tool the code is 75, and the message names both and says what to do."""
     slurm.remove("scontrol", "sbatch")
@@ -114,6 +124,7 @@ def test_a_controller_that_is_away_is_waited_for(make_run: MakeRun, slurm: FakeS
     slurm.mode("scontrol", "")
     assert supervisor.wait() == 75
     assert [r.data["ok"] for r in supervisor.run.records("requeued")] == [True]
+    assert not slurm.calls("sbatch")
 
 
 def test_a_cancel_while_the_controller_is_away(make_run: MakeRun, slurm: FakeSlurm) -> None:

@@ -81,6 +81,7 @@ def test_a_warning_waits_two_seconds_at_most(watched: Watched) -> None:
     watched.watch.idle(time.monotonic())
     assert not watched.events
     watched.watch.idle(time.monotonic() + 2.0)
+    assert watched.events == [ev.Warned("SIGUSR1")]
     watched.answer(Outcome("late"))
     assert watched.events == [ev.Warned("SIGUSR1")]
 
