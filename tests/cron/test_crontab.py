@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.cron.machine import Machine
-from tests.e2e.harness import OUTLAST
+from tests.e2e.harness import OUTLAST, PATIENCE
 from tests.realparts import needs
+from tests.waiting import wait_until
 
 from outlast_supervisor.schedulers.cron import LONGEST
 
@@ -100,20 +101,6 @@ def test_jobs_stand_side_by_side(machine: Machine, tmp_path: Path) -> None:
     assert machine.crontab() == printed[(first,)]
 
 
-def test_edits_at_one_moment_all_last(machine: Machine, tmp_path: Path) -> None:
-    """Of jobs installed at one moment each is in the crontab at the end."""
-    jobs = [make_job(tmp_path / f"job-{number}") for number in range(4)]
-    threads = [threading.Thread(target=machine.cron, args=(job, "--install")) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    lines = (machine.crontab() or b"").decode().splitlines()
-    assert sorted(line for line in lines if line.startswith("# >>>")) == [
-        f"# >>> outlast cron {job} >>>" for job in jobs
-    ]
-
-
 # A crontab program after whose first write somebody else's older copy is written over it.
 _OVERWRITTEN = """#!/bin/sh
 /usr/bin/crontab "$@" || exit
@@ -121,6 +108,16 @@ if [ "$1" = - ] && [ ! -e {once} ]; then
   touch {once}
   echo '# theirs' | /usr/bin/crontab -
 fi
+"""
+# One that is slow to write the lines of job 0: whoever does not wait is through before, and overwritten.
+_SLOW = """#!/bin/sh
+[ "$1" = - ] || exec /usr/bin/crontab "$@"
+cat >{once}.$$
+if grep -q job-0 {once}.$$ && [ ! -e {once} ]; then
+  touch {once}
+  sleep 1
+fi
+exec /usr/bin/crontab - <{once}.$$
 """
 _BROKEN = """#!/bin/sh
 echo "$@" >>{once}
@@ -137,6 +134,23 @@ def program(machine: Machine, tmp_path: Path, text: str) -> Path:
     (tmp_path / "bin/crontab").chmod(0o755)
     machine.path = f"{tmp_path / 'bin'}:{machine.path}"
     return once
+
+
+def test_edits_at_one_moment_all_last(machine: Machine, tmp_path: Path) -> None:
+    """Of jobs installed at one moment each is in the crontab at the end, however slow one of them is."""
+    once = program(machine, tmp_path, _SLOW)
+    jobs = [make_job(tmp_path / f"job-{number}") for number in range(3)]
+    threads = [threading.Thread(target=machine.cron, args=(job, "--install")) for job in jobs]
+    threads[0].start()
+    wait_until(once.exists, PATIENCE, "the slow one")
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = (machine.crontab() or b"").decode().splitlines()
+    assert sorted(line for line in lines if line.startswith("# >>>")) == [
+        f"# >>> outlast cron {job} >>>" for job in jobs
+    ]
 
 
 def test_what_somebody_overwrites_is_written_again(machine: Machine, job: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from outlast_supervisor.schedulers.cron import (
@@ -68,6 +68,8 @@ WORD = st.text(
 )
 
 
+@example(words=["\\\\", "\\%", "a\\\\\\%\\"], path="\\\\", halves=True)
+@example(words=["\\\\", "\\%", "a\\\\\\%\\"], path="\\\\", halves=False)
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(WORD, min_size=1, max_size=4), path=WORD.filter(bool), halves=st.booleans())
 def test_every_word_comes_through_cron_and_shell(words: list[str], path: str, halves: bool) -> None:
