@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,7 +90,12 @@ def test_install_and_remove(make_service: MakeService) -> None:
     manager, run = service.manager, service.run
     place = manager.units / service.unit
     first = service.install("--now")
-    assert first.out.splitlines()[0] == f"{service.unit} installed and started"
+    assert first.out.splitlines() == [
+        f"{service.unit} installed and started",
+        f"follow: outlast logs -f {run.directory.path}",
+        f"stop:   systemctl --user stop {service.unit}",
+    ]
+    assert "loginctl enable-linger" in first.err
     main = service.until(ActiveState="active", UnitFileState="enabled")["MainPID"]
     run.until(run.of_attempts, "a worker")
     before = os.stat(place)
@@ -144,6 +150,18 @@ def test_without_a_service_manager(manager: UserManager, write: Write) -> None:
     bare = manager.enter("env", "PATH=/nowhere", OUTLAST, "systemd", str(job), "--install")
     assert (bare.code, "there is no systemctl here" in bare.err) == (1, True)
     assert manager.outlast("systemd", str(job), "--remove").code == 0
+
+
+def test_a_system_unit_does_not_run_as_root_by_accident(manager: UserManager, write: Write) -> None:
+    """It runs as the owner of the job file, or as who is named."""
+    job = write(name="owned")
+    os.chown(job, pwd.getpwnam("nobody").pw_uid, -1)
+    printed = manager.outlast("systemd", str(job), "--system").out
+    assert "\nUser=nobody\n" in printed
+    assert "\nUser=" not in manager.outlast("systemd", str(job), "--system", "--as", "root").out
+    assert "\nUser=" not in manager.outlast("systemd", str(job)).out
+    unknown = manager.outlast("systemd", str(job), "--system", "--as", "nobody-at-all")
+    assert (unknown.code, unknown.err) == (64, 'outlast: there is no user "nobody-at-all" here\n')
 
 
 def test_a_long_grace_is_warned_of(manager: UserManager, write: Write) -> None:

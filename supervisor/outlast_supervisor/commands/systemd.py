@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -80,7 +81,7 @@ def systemd(
     asked = load_job(resolve_job(job), run_dir=run_dir, extra=extra)
     place = _Place(text.check_name(name) if name else text.unit_name(asked.name), system)
     if remove:
-        return _told(place, place.remove(asked), None, quiet, as_json)
+        return _told(place, asked, place.remove(asked), None, quiet, as_json)
     whole = text.unit_text(
         text.Unit(
             job=asked,
@@ -100,7 +101,7 @@ def systemd(
         else:
             print(whole, end="")
         return 0
-    return _told(place, place.install(asked, whole, now=now), whole, quiet, as_json)
+    return _told(place, asked, place.install(asked, whole, now=now), whole, quiet, as_json)
 
 
 class _Place:
@@ -206,7 +207,7 @@ def _warn(job: Job, system: bool) -> None:
         )
 
 
-def _told(place: _Place, what: str, whole: str | None, quiet: bool, as_json: bool) -> int:
+def _told(place: _Place, job: Job, what: str, whole: str | None, quiet: bool, as_json: bool) -> int:
     if as_json:
         print_json({"unit": place.unit, "path": str(place.path), "text": whole, "what": what})
         return 0
@@ -215,9 +216,8 @@ def _told(place: _Place, what: str, whole: str | None, quiet: bool, as_json: boo
     print(f"{place.unit} {what}")
     if whole is None:
         return 0
-    journal = "journalctl" if place.system else "journalctl --user"
-    print(f"follow: {journal} -fu {place.unit}")
-    print(f"stop:   {' '.join(place.systemctl)} stop {place.unit}")
+    print(f"follow: outlast logs -f {shlex.quote(job.run_dir)}")
+    print(f"stop:   {' '.join(place.systemctl)} stop {shlex.quote(place.unit)}")
     if not place.system and not (_LINGER / _me()).exists() and shutil.which("loginctl"):
         say(
             "outlast: it ends with your last login, and starts with the next; for always: loginctl enable-linger"
