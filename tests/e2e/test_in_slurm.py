@@ -115,7 +115,7 @@ def test_an_end_in_the_environment_is_not_asked_for(make_run: MakeRun, slurm: Fa
 
 def test_an_end_that_was_moved_ends_nothing(make_run: MakeRun, slurm: FakeSlurm) -> None:
     """Just before the known end counts it is asked for once more; where it was moved the training goes on."""
-    slurm.say("end", int(time.time()) + 9)
+    slurm.say("end", int(time.time()) + 10)
     supervisor = started(make_run, slurm)
     supervisor.until(lambda: supervisor.run.records("deadline"), "the end to be known")
     slurm.say("end", int(time.time()) + 5000)
@@ -126,7 +126,7 @@ def test_an_end_that_was_moved_ends_nothing(make_run: MakeRun, slurm: FakeSlurm)
 
 def test_an_end_that_passed_while_suspended_ends_nothing(make_run: MakeRun, slurm: FakeSlurm) -> None:
     """Slurm moves the end of a suspended job: after SIGCONT the old end counts only if it is told again."""
-    end = int(time.time()) + 5
+    end = int(time.time()) + 6
     slurm.say("end", end)
     supervisor = started(make_run, slurm)
     supervisor.until(lambda: supervisor.run.records("deadline"), "the end to be known")

@@ -87,7 +87,10 @@ class Last:
             self._ask()
 
     def due(self) -> float | None:
-        return None if self._busy or self._settled else self._next_at
+        """When to try again; what is due already waits for the journal alone, and is no reason to wake."""
+        if self._busy or self._settled or self._next_at is None or self._next_at <= time.monotonic():
+            return None
+        return self._next_at
 
     def may_go(self, now: float) -> bool:
         """Whether all is done; the first call is the beginning."""
