@@ -95,6 +95,12 @@ def test_what_became_of_a_job() -> None:
     assert slurm.read_job(shown()) == Job("RUNNING", "None", 0, True, False, "1-00:10:00")
     found = slurm.read_job(shown("COMPLETING", "TimeLimit", 2, "1795981117"))
     assert found == Job("COMPLETING", "TimeLimit", 2, True, True, "1-00:10:00")
+    both = slurm.read_job(shown("TIMEOUT,COMPLETING"))
+    assert isinstance(both, Job)
+    assert (both.state, both.reason) == ("TIMEOUT", "TimeLimit")
+    both = slurm.read_job(shown("PREEMPTED,COMPLETING"))
+    assert isinstance(both, Job)
+    assert both.preempted
     assert isinstance(slurm.read_job(Outcome("missing", err="scontrol is not in PATH")), Unanswered)
 
 

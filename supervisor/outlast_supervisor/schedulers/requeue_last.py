@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from outlast_jobs import events as journal
+from outlast_jobs.contract import ExitCode
 from outlast_jobs.jobfile import Slurm
 
 from ..states import Ledger
@@ -124,7 +125,8 @@ class Last:
         match verdict(self._facts):
             case No(reason):
                 self._wires.note(journal.REQUEUE, {"how": "none", "reason": reason})
-                self._settle(f"{self._place.name} is not queued again: {reason}", "info")
+                level = "debug" if self._facts.code == ExitCode.DONE else "info"
+                self._settle(f"{self._place.name} is not queued again: {reason}", level)
             case Requeue(how, reason):
                 self._ways = list(how)
                 self._wires.note(journal.REQUEUE, {"how": how[0], "reason": reason})

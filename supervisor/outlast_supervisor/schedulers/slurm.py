@@ -156,9 +156,17 @@ def read_job(outcome: Outcome) -> Job | Unanswered:
     state, counts = _STATE.search(outcome.out), _COUNTS.search(outcome.out)
     if state is None or counts is None:
         return Unanswered(f'scontrol said "{short(outcome.out)}", which is no job')
-    preempted = _PREEMPTED.search(outcome.out) is not None
     limit = _LIMIT.search(outcome.out)
-    return Job(state[1], state[2], int(counts[1]), counts[2] != "0", preempted, limit[1] if limit else "")
+    states = state[1].split(",")  # some versions say base and flags, as "TIMEOUT,COMPLETING"
+    return Job(
+        # what comes first is what it is; a bare COMPLETING says only that it is being ended
+        state=states[0],
+        reason="TimeLimit" if "TIMEOUT" in states else state[2],
+        restarts=int(counts[1]),
+        batch=counts[2] != "0",
+        preempted="PREEMPTED" in states or _PREEMPTED.search(outcome.out) is not None,
+        time_limit=limit[1] if limit else "",
+    )
 
 
 # -- being queued again --------------------------------------------------------------------------------------
