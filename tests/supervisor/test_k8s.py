@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.realparts import REASON
 
@@ -186,6 +186,8 @@ def test_what_kubernetes_would_refuse_is_refused_here(
     assert arguments[1] in said.err
 
 
+@example("a" * 80)
+@example("a" * 62 + "_b")
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=80))
 def test_a_jobs_name_becomes_one_that_kubernetes_takes(job: str) -> None:
@@ -222,6 +224,12 @@ WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20) | s
 )
 
 
+def expanded(word: str) -> str:
+    """What the kubelet makes of a word of a command, where HOME is set."""
+    return re.sub(r"\$\$|\$\(HOME\)", lambda found: "$" if found[0] == "$$" else "/root", word)
+
+
+@example(["$(HOME)", "$$(HOME)", "$", "$$$"])
 @settings(max_examples=60, deadline=None)
 @given(st.lists(WORDS, max_size=4))
 def test_words_stay_texts_for_every_reader(words: list[str]) -> None:
@@ -229,7 +237,7 @@ def test_words_stay_texts_for_every_reader(words: list[str]) -> None:
     made = manifest(Pod("rings", "image", "claim"), "rings", 30.0, words)
     text = to_yaml(made)
     command = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert [word.replace("$$", "$") for word in command][6:] == words
+    assert [expanded(word) for word in command][6:] == words
     for line in text.splitlines():
         value = line.strip().removeprefix("- ")
         assert value.lower() not in ("y", "n", "yes", "no", "on", "off", "1e3", "0o17"), line
