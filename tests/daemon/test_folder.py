@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import wait_until
 
+from outlast_jobs.jobfile import Job, load_job
 from outlast_supervisor.daemon.folder import Folder, Look, Lost
 from outlast_supervisor.daemon.settle import GONE, SETTLE
 
@@ -134,7 +135,7 @@ def test_a_link_stands_for_the_file_that_it_leads_to(looking: Looking, tmp_path:
     (tmp_path / "b.yaml").symlink_to("nowhere")
     look = looking.until(lambda look: look.snapshot.entries, "the job")
     (entry,) = look.snapshot.entries
-    assert entry.source == os.path.realpath(target)
+    assert os.path.realpath(target) in entry.command
     assert entry.run_dir == os.path.realpath(home / "runs" / "far")
     assert "No such file" in look.snapshot.broken["b.yaml"]
     target.write_text(JOB.format("far") + "sick: continue\n")
@@ -179,3 +180,26 @@ def test_a_known_file_that_is_missing_at_first_is_pending(tmp_path: Path) -> Non
     assert looking.folder.look().snapshot.pending == {"a.yaml"}
     look = looking.until(lambda look: not look.snapshot.pending, "its removal")
     assert look.snapshot.entries == ()
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(
+    looking: Looking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read is only taken if the file is the same afterwards."""
+    file = looking.write("a.yaml")
+    read: list[Path] = []
+
+    def slow(path: Path) -> Job:
+        job = load_job(path)
+        if not read:
+            file.write_text(JOB.format("a") + "run_dir: elsewhere\n")
+        read.append(path)
+        return job
+
+    monkeypatch.setattr("outlast_supervisor.daemon.folder.load_job", slow)
+    looking.until(lambda look: read, "it to be read")
+    looking.folder.look()
+    assert looking.folder.look().due is not None, "no event would tell"
+    look = looking.until(lambda look: look.snapshot.entries, "the job")
+    assert look.snapshot.entries[0].run_dir.endswith("/elsewhere")
+    assert len(read) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def test_one_that_cannot_hear_yet_is_told_later(tmp_path: Path, child: subproces
     herd = Herd(tmp_path, (), Heard(), lambda found: None)
     supervisor = of(child, tmp_path)
     herd.living[supervisor.run_dir] = supervisor
-    entry = Entry("a.yaml", "s", supervisor.run_dir, "v2", "d2", 0.0)
+    entry = Entry("a.yaml", ("outlast",), supervisor.run_dir, "v2", "d2", 0.0)
     again = herd.carry(Reload(supervisor, entry, "changed"))
     assert again is not None
     assert herd.living[supervisor.run_dir].version == "v1", "so that it is tried again"
@@ -106,12 +107,25 @@ def test_the_environment_of_a_supervisor(tmp_path: Path) -> None:
 
 
 def test_only_supervisors_of_the_folder_are_found(tmp_path: Path) -> None:
-    """Another folder's, and what merely inherited the mark, are not taken for ours."""
-    env = supervisors.environment(os.environ, Mark(str(tmp_path), "a.yaml", "/r"), gpus=False)
-    hook = a_child("sleep", "1000", env=env)
+    """Another folder's, what merely inherited the mark, and a younger one of the same run are not taken for ours."""
+    (tmp_path / "outlast_supervisor.cli").write_text("echo; exec 3<&1; while :; do sleep 1000; done")
+    words = ["sh", "-m", "outlast_supervisor.cli", "run"]  # what `find` goes by: a shell does as well
+    ours, theirs = Mark(str(tmp_path), "a.yaml", "/r", ("x",)), Mark(str(tmp_path / "b"), "a.yaml", "/r")
+    made: list[subprocess.Popen[bytes]] = []
+    for command, mark in (
+        (words, ours),
+        (words, ours),
+        (words, theirs),
+        (["sh", "-c", "echo; read x"], ours),
+    ):
+        env = supervisors.environment(os.environ, mark, gpus=False)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        made.append(subprocess.Popen(command, cwd=tmp_path, env=env, start_new_session=True, **pipes))
+        made[-1].stdout.readline()
     try:
-        wait_until(lambda: Path(f"/proc/{hook.pid}/comm").read_text() == "sleep\n", 30, "the hook")
-        assert supervisors.find(tmp_path) == {}
+        found = supervisors.find(tmp_path)
+        assert {identity.pid: mark for identity, mark in found.items()} == {made[0].pid: ours}
     finally:
-        hook.kill()
-        hook.communicate()
+        for process in made:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()

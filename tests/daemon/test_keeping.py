@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 from tests.daemon.yard import ENDS, FAILS, STAYS, Yard
 from tests.e2e.harness import OUTLAST
@@ -55,6 +56,7 @@ def test_ends_are_obeyed(yard: Yard) -> None:
     yard.kill_daemon()
     yard.start()
     yard.until(lambda: "taken up" in yard.said() and yard.states() == expected, "the next daemon")
+    assert "started" not in yard.said(), "what is done or held costs the next daemon nothing"
     yard.write("done", ENDS, sick="continue")
     yard.until(lambda: yard.said().count("done.yaml: done") == 1, "the changed file")
     yard.write("held", ENDS)
@@ -141,6 +143,8 @@ def test_places_and_slots(yard: Yard) -> None:
     yard.start("--slots", "gpu:3,gpu:7,licence:x", "--max-running", "3")
     yard.until_running("pair", "cpu", "low")
     seen = {name: (yard.begun(name)[0].gpus, yard.begun(name)[0].slots) for name in ("pair", "cpu", "low")}
+    environment = (Path("/proc") / str(yard.worker("pair")) / "environ").read_bytes()
+    assert b"OUTLAST_DAEMON=" not in environment, "the mark is the supervisor's"
     assert seen == {"pair": ("3,7", "gpu:3,gpu:7"), "cpu": ("", "none"), "low": ("", "licence:x")}
     yard.until(lambda: yard.states().get("big") == "refused", "the one that asks for too much")
     yard.write("next", daemon={"slots": 0})
@@ -235,3 +239,16 @@ def test_a_wrong_file_stops_nothing_and_starts_nothing(yard: Yard) -> None:
     file.write_text(right)
     yard.until_running("a")
     assert [b.attempt for b in yard.begun("a")] == [1, 2]
+
+
+def test_what_no_event_tells_is_found_by_looking(yard: Yard) -> None:
+    """A link is followed to where it leads, and a change there is found at the next look."""
+    home = yard.home / "project"
+    home.mkdir()
+    target = yard.write("a").rename(home / "job.yaml")
+    (yard.folder / "a.yaml").symlink_to(target)
+    yard.start("--rescan", "0.5")
+    yard.until_running("a")
+    assert (home / "runs" / "a").is_dir()
+    target.write_text(target.read_text() + "sick: continue\n")
+    yard.until(lambda: "reloaded" in yard.said(), "the change")

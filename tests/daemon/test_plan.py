@@ -30,7 +30,7 @@ SLOTS = ("gpu:0", "gpu:1", "gpu:2")
 
 
 def entry(file: str, **changes: object) -> Entry:
-    made = Entry(file, f"/d/{file}", f"/d/runs/{file}", "v1", "d1", NOW - 5)
+    made = Entry(file, ("outlast", "run", f"/d/{file}"), f"/d/runs/{file}", "v1", "d1", NOW - 5)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -69,7 +69,7 @@ files = st.sampled_from("abcdefgh")
 entries = st.builds(
     Entry,
     file=files,
-    source=st.just("s"),
+    command=st.just(("outlast",)),
     run_dir=st.sampled_from([f"/r/{letter}" for letter in "abcdef"]),
     version=st.sampled_from(["v1", "v2"]),
     digest=st.sampled_from(["d1", "d2"]),

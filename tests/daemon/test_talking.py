@@ -33,7 +33,8 @@ def test_systemd_is_told(yard: Yard) -> None:
             heard.append((pid, data.decode()))
 
     with listener:
-        hear("READY=1\nSTATUS=1 of 1 jobs run")
+        hear("READY=1")
+        hear("STATUS=1 of 1 jobs run")
         yard.until_running("a")
         heard.clear()
         hear("WATCHDOG=1")

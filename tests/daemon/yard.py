@@ -109,7 +109,7 @@ class Yard:
         log = self.home / f"daemon-{len(self.daemons) + 1:02d}.txt"
         with log.open("xb") as file:
             daemon = subprocess.Popen(
-                [OUTLAST, "daemon", str(self.folder), "--rescan", "5", *args],
+                [OUTLAST, "daemon", str(self.folder), "--rescan", "600", *args],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

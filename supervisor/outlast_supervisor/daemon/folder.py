@@ -12,10 +12,11 @@ from pathlib import Path
 
 from outlast_jobs import durable
 from outlast_jobs.jobfile import JobFileError, load_job
+from outlast_supervisor.schedulers.start import start_command
 
 from .books import Places, is_draining
 from .model import Entry, Snapshot
-from .settle import Sight, Signature, settle, took
+from .settle import SETTLE, Sight, Signature, settle, took
 
 SUFFIXES = (".yaml", ".yml")
 _MOST = 1 << 20  # bytes of a job file; more is refused when it is read
@@ -62,8 +63,12 @@ class Folder:
             return self._outage(now, error.strerror or str(error))
         self._sights, due = settle(self._sights, seen, now)
         for name, sight in list(self._sights.items()):
-            if sight.changed and sight.settled(now) and self._read(name, now):
-                self._sights[name] = took(sight)
+            if sight.changed and sight.settled(now):
+                taken = self._read(name, now)
+                if taken:
+                    self._sights[name] = took(sight)
+                elif taken is None:
+                    due = now + SETTLE
         self._entries = {name: e for name, e in self._entries.items() if name in self._sights}
         self._broken = {name: why for name, why in self._broken.items() if name in self._sights}
         self._draining = draining
@@ -93,19 +98,19 @@ class Folder:
                     found[name] = signature
         return found
 
-    def _read(self, name: str, now: float) -> bool:
-        """Read a file that has settled; False where it changed meanwhile and has to settle again."""
+    def _read(self, name: str, now: float) -> bool | None:
+        """Read a file that has settled; False where that may go well at another look, None: it changed meanwhile."""
         before = self._sights[name].latest
         path = self._path / name
         try:
             entry = _entry(name, path, now)
         except (JobFileError, OSError, ValueError, RecursionError) as error:
             if _signature(path) != before:
-                return False
+                return None
             self._broken[name] = _reason(error)
             return not isinstance(error, OSError)  # which may pass: read again at the next look
         if _signature(path) != before:
-            return False
+            return None
         self._broken.pop(name, None)
         old = self._entries.get(name)
         # a changed priority is no reason to go to the end of the queue
@@ -141,10 +146,12 @@ def _entry(name: str, path: Path, now: float) -> Entry:
     content = durable.read_file(source, _MOST)
     job = load_job(Path(source))
     digest = hashlib.sha256(content).hexdigest()
+    # the run directory is named, so that no other is meant if the file changes before it is read again
+    run_dir = os.path.realpath(job.run_dir)
     return Entry(
         file=name,
-        source=source,
-        run_dir=os.path.realpath(job.run_dir),
+        command=start_command(job, run_dir=run_dir),
+        run_dir=run_dir,
         version=f"{os.stat(source).st_mtime_ns}-{digest[:16]}",
         digest=digest,
         since=now,

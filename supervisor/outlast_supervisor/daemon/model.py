@@ -14,7 +14,7 @@ class Entry:
     """A job file of the folder, as it was last read whole and right."""
 
     file: str  # its name in the folder
-    source: str  # what `outlast run` is given; where a link points
+    command: tuple[str, ...]  # starts its supervisor
     run_dir: str  # real path: it names the run
     version: str  # another one after every change, and after a mere touch
     digest: str  # of the content alone

@@ -7,9 +7,9 @@ and it is there from the first instant, before the supervisor has its run's lock
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import msgspec
 
 from outlast_jobs.identity import ProcessIdentity
 from outlast_supervisor import processes
+from outlast_supervisor.sdnotify import MINE
 
 from .model import Start
 
@@ -25,16 +26,8 @@ SLOTS = "OUTLAST_SLOTS"
 GPUS = "CUDA_VISIBLE_DEVICES"
 _GPU = "gpu:"
 _MAX_LOG = 1 << 20  # bytes; then the log becomes NAME.log.1
-_WORDS = (b"-m", b"outlast_supervisor.cli", b"run")
-# systemd speaks to the daemon with these
-_NOT_INHERITED = (
-    "NOTIFY_SOCKET",
-    "WATCHDOG_USEC",
-    "WATCHDOG_PID",
-    "LISTEN_PID",
-    "LISTEN_FDS",
-    "LISTEN_FDNAMES",
-)
+_RUN = (b"outlast_supervisor.cli", b"run")
+_FIRST = 6  # words of a command line among which these two are, whatever options Python has before them
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,12 +43,10 @@ def start(folder: Path, action: Start, gpus: bool, log: Path) -> ProcessIdentity
     """Start one; OSError where it cannot be. ``gpus``: the daemon deals out GPUs, so a job sees its own alone."""
     entry = action.entry
     mark = Mark(str(folder), entry.file, entry.run_dir, action.slots)
-    # the run directory is named, so that nobody else's can be meant if the file has changed since it was read
-    words = [sys.executable, *map(os.fsdecode, _WORDS), entry.source, "--run-dir", entry.run_dir]
     output = _open_log(log)
     try:
         child = subprocess.Popen(
-            words,
+            entry.command,
             cwd=folder,
             env=environment(os.environ, mark, gpus),
             stdin=subprocess.DEVNULL,
@@ -72,7 +63,7 @@ def start(folder: Path, action: Start, gpus: bool, log: Path) -> ProcessIdentity
 
 def environment(base: Mapping[str, str], mark: Mark, gpus: bool) -> dict[str, str]:
     """A supervisor's environment; its worker inherits the slots, and not the mark."""
-    env = {key: value for key, value in base.items() if key not in (*_NOT_INHERITED, SLOTS)}
+    env = {key: value for key, value in base.items() if key not in (*MINE, SLOTS)}
     env[MARK] = msgspec.json.encode(mark).decode()
     if mark.slots:
         env[SLOTS] = ",".join(mark.slots)
@@ -116,7 +107,7 @@ def _mark_of(pid: int) -> Mark | None:
             if line.startswith(prefix):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 # whatever else inherited the mark, such as a hook, is no supervisor
-                if tuple(words[1:4]) == _WORDS:
+                if _RUN in itertools.pairwise(words[:_FIRST]):
                     return msgspec.json.decode(line[len(prefix) :], type=Mark)
     return None
 
