@@ -56,6 +56,11 @@ def become_subreaper() -> None:
     _check(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
+def allocate(fd: int, length: int) -> None:
+    """Have the blocks of a length set aside, without a change of the file's size (fallocate(2))."""
+    _check(_LIBC.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length)), "fallocate")
+
+
 def punch_hole(fd: int, offset: int, length: int) -> None:
     """Give the blocks of a range back to the file system; the file keeps its length (fallocate(2))."""
     flags = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE

@@ -65,7 +65,7 @@ def supervise(options: RunOptions) -> int:
 
 def _supervise(options: RunOptions) -> int:
     job = options.job
-    _preflight(job)
+    preflight(job)
     run = RunDirectory(Path(job.run_dir))
     lock = _take(run, options)
     try:
@@ -92,7 +92,7 @@ def _supervise(options: RunOptions) -> int:
         bounded(lock.release, RELEASE_WAIT)  # on a dead disk the kernel does it, when we are gone
 
 
-def _preflight(job: Job) -> None:
+def preflight(job: Job) -> None:
     """Find before the first attempt what would make every attempt fail."""
     for text in (job.run_dir, job.workdir, *job.command):
         try:

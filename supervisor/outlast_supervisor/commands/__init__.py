@@ -31,7 +31,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
     "prove": ("prove", "prove", "Show that a resumed run is the run, and that forgetting would be noticed."),
     "systemd": ("systemd", "systemd", "Print or install what systemd needs to run a job until it is done."),
-    "doctor": ("later", "doctor", "Not yet: check the machine before the run."),
+    "doctor": ("doctor", "doctor", "Check the machine, the place and the scheduler before the run."),
     "drill": ("later", "drill", "Not yet: attack a job and check the promises."),
     "slurm": ("slurm", "slurm", "Print the batch script by which Slurm runs a job, or submit it."),
     "cron": ("cron", "cron", "Print or install the crontab lines that carry a job on."),

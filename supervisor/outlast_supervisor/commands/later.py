@@ -18,7 +18,6 @@ def _later(name: str) -> click.Command:
     return command
 
 
-doctor = _later("doctor")
 drill = _later("drill")
 report = _later("report")
 export = _later("export")

@@ -1,0 +1,132 @@
+"""The run as it is now: would it start, who has it, what would be lost if it were killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from outlast_jobs.history import History
+from outlast_jobs.jobfile import Job
+from outlast_jobs.rundir import RunDirectory
+from outlast_jobs.units import format_duration
+from outlast_jobs.verify import Verdict, look, scan
+
+from .. import living, views
+from ..progress import number
+from ..startup import digests_of
+from .line import Line, failure, ok, undecided, warning
+from .past import Past
+
+MOST = 5  # generations that are looked at, newest first
+
+
+class State(Struct, frozen=True):
+    """What is known without a lock."""
+
+    known: History
+    digests: Mapping[str, str]
+    status: Mapping[str, Any] | None
+    supervised: bool
+    holder: str  # in words, where it is supervised
+    generations: tuple[str, ...] = ()  # verdicts of the newest, by names and lengths alone
+    trouble: str = ""  # why the run could not be read
+
+
+def read(run: RunDirectory, job: Job, known: History) -> State:
+    """Look at the run; OSError where it cannot be read."""
+    from outlast_jobs.locks import read_holder
+
+    status = run.read_status()
+    holder = read_holder(run)
+    who = f"process {holder.identity.pid} on {holder.host}" if holder else "somebody"
+    paths = scan(run.checkpoints)[:MOST] if run.checkpoints.is_dir() else []
+    run_id = run.read_run().run_id if paths else None
+    found = tuple(str(look(path, run_id, full=False).verdict) for path in paths)
+    return State(known, digests_of(job), status, living.is_supervised(run, status), who, found)
+
+
+def start(state: State) -> Iterator[Line]:
+    """What `outlast run` would do with it."""
+    if state.trouble:
+        yield undecided("run", state.trouble, "look with: outlast status")
+        return
+    known, digests = state.known, state.digests
+    done, held = known.done, known.held
+    if state.supervised:
+        yield warning(
+            "run",
+            f"{state.holder} supervises it already; another start ends with 69 and changes nothing",
+            "follow it with: outlast logs -f",
+        )
+    elif done is not None and done.command_digest == digests["command_digest"]:
+        yield warning(
+            "run", "it is complete: a start ends at once with 0", "begin anew with: outlast run --fresh"
+        )
+    elif held is not None and not _lifted(state):
+        yield failure(
+            "run",
+            f"held by {held.by}: {held.reason}; a start ends at once with 70",
+            "go on with: outlast run --release, or change the job file or its code",
+        )
+    elif state.generations and Verdict.VERIFIED not in state.generations:
+        bad = ", ".join(sorted(set(state.generations)))
+        yield failure(
+            "run",
+            f"of the {len(state.generations)} newest generations none can be used ({bad})",
+            "see: outlast verify",
+        )
+    elif state.generations:
+        yield ok("run", f"it goes on, attempt {known.highest_attempt + 1}")
+    else:
+        yield ok("run", "it starts at step 0")
+    for damage in known.damage:
+        yield warning("run", f"the journal has damage, which is passed over: {damage}")
+
+
+def _lifted(state: State) -> bool:
+    held = state.known.held
+    keys = ("job_digest", "code_digest")
+    return any((then := getattr(held, key)) and then != state.digests[key] for key in keys)
+
+
+def cost(state: State, job: Job, past: Past) -> Iterator[Line]:
+    """What a kill without a word would cost."""
+    status = state.status
+    if status is not None and state.supervised and not views.ended(status):
+        steps, seconds = number(status.get("steps_at_risk")), number(status.get("seconds_at_risk"))
+        at_risk = f"{steps or 0:.0f} steps" + (f", {format_duration(round(seconds))}" if seconds else "")
+        yield ok("kill", f"now it would cost {at_risk}")
+    every = _cadence(job, past)
+    if every is None:
+        yield ok("kill", f"later it costs at most {job.save.every_steps} steps")
+        return
+    told = f"at most {format_duration(round(every, 1))} of work" + (
+        f" or {job.save.every_steps} steps" if job.save.every_steps and not job.save.auto else ""
+    )
+    if past.up is not None and every > past.up:
+        yield warning(
+            "kill",
+            f"it costs {told}, and attempts have lived {format_duration(round(past.up, 1))} on average",
+            "save more often (save.every_seconds, or every: auto): as it is the run gets nowhere",
+        )
+    else:
+        yield ok("kill", f"while it runs it costs {told}")
+    cap = None if past.save is None else 10 * past.save
+    if cap is not None and every < cap:
+        yield warning(
+            "kill",
+            f"saves take {past.save:.2g} s each and come every {format_duration(round(every, 1))}",
+            "save more seldom: over a tenth of the time goes into saving",
+        )
+
+
+def _cadence(job: Job, past: Past) -> float | None:
+    """The most seconds between two saves, None where only steps count and how long they take is not known."""
+    if job.save.auto:
+        return job.save.between[1]
+    found = [job.save.every_seconds] if job.save.every_seconds is not None else []
+    if job.save.every_steps is not None and past.step is not None:
+        found.append(job.save.every_steps * past.step)
+    return min(found, default=None)
