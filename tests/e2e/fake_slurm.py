@@ -23,8 +23,6 @@ case $(say "mode-$tool")$(say "mode-$1") in
   refused) echo "Requested operation is presently disabled for job $2" >&2; exit 1 ;;
   interactive) echo "Only batch jobs are accepted or processed for job $2" >&2; exit 1 ;;
   garbage) echo "\\033[2J <html>"; echo "moo moo moo"; exit 0 ;;
-  silent) exit 0 ;;
-  unknown) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1 ;;
   killed) kill -TERM $$ ;;
 esac
 """

@@ -77,6 +77,18 @@ def test_the_end_of_a_job_that_is_over_is_none(state: str) -> None:
     assert isinstance(slurm.read_end(Outcome("ok", f"1795981663 {state}")), Unanswered)
 
 
+def test_what_is_no_answer() -> None:
+    """Nothing, two jobs, an error and words are no end, and each is told in its own way."""
+    said = [
+        slurm.read_end(Outcome("ok", "")),
+        slurm.read_end(Outcome("ok", "1795981663 RUNNING\n1795981664 RUNNING")),
+        slurm.read_end(Outcome("failed", err="slurm_load_jobs error: Invalid job id specified")),
+        slurm.read_end(Outcome("ok", "soon")),
+    ]
+    assert all(isinstance(found, Unanswered) for found in said), said
+    assert len({str(found) for found in said}) == len(said)
+
+
 @given(st.text(max_size=60))
 def test_whatever_squeue_says_is_understood_or_refused(text: str) -> None:
     """No output makes the reader fail, and what it takes for an end is a plausible time."""
