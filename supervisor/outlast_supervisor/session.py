@@ -172,15 +172,18 @@ class Session:
         self._exit_code = code
         self._carrier.note(journal.SUPERVISOR_STOPPED, {"code": code, "reason": reason})
         self._finish_by = time.monotonic() + (LAST_WAIT if code == 0 else HOOK_WAIT)
-        news = code not in (0, 75) and not self._told_before(code, reason)
-        self._display.tell(reason, "error" if news else "info")
+        self._display.tell(reason, "error" if self._is_news(code, reason) else "info")
         if self._loop.state is not None:
             self._around.ending(code, self._loop.state.ledger)
 
-    def _told_before(self, code: int, reason: str) -> bool:
-        """Whether a quiet start ends as the one before: cron starts it every few minutes and mails what it says."""
-        life = self._known.life
-        return self._quiet and code != 70 and life is not None and (life.code, life.reason) == (code, reason)
+    def _is_news(self, code: int, reason: str) -> bool:
+        """Whether an end is an error that nobody knows of; cron mails what a quiet start says, every few minutes."""
+        by_hand = self._loop.state is not None and self._loop.state.ledger.holding
+        if code in (0, 75) or (code == 70 and by_hand):
+            return False
+        life = self._known.life  # the start before this one
+        same = life is not None and (life.code, life.reason) == (code, reason)
+        return not (self._quiet and code != 70 and same)
 
     def _may_stop(self, now: float) -> bool:
         if self._exit_code is None:

@@ -49,3 +49,15 @@ def test_a_run_without_a_usable_generation_is_told_of_once(make_run: MakeRun) ->
     loud = run.start()
     assert loud.wait() == ExitCode.UNUSABLE
     assert "error: " in loud.output
+
+
+def test_a_stop_by_hand_is_no_error(make_run: MakeRun) -> None:
+    """Whoever stops a run knows it: a quiet start says nothing of it, and an ordinary one does not call it an error."""
+    for arguments in (["--quiet"], ["--release"]):
+        run = make_run({"command": ["sleep", "1000"], "signals": "native"})
+        start = run.start(*arguments)
+        start.worker()
+        assert run.cli("stop", str(run.directory.path)).code == 0
+        assert start.wait() == ExitCode.HELD
+        assert "error" not in start.output
+        assert ("stopped by" in start.output) == (arguments != ["--quiet"])
