@@ -232,6 +232,14 @@ class Cluster:
                         found.append(int(name))
         return found
 
+    def batch(self, job: str) -> list[int]:
+        """Processes that slurmd started as a job's batch script, and all that came of them, as numbered out here."""
+        found: list[int] = []
+        for file in _CGROUPS.glob(f"freezer/slurm_{self.name}*/uid_*/job_{job}/step_batch/cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found += map(int, file.read_text().split())
+        return found
+
     def counting_on(self, node: str) -> list[int]:
         """Processes of runs on a node."""
         return [

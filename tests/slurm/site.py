@@ -127,8 +127,15 @@ class Submitted:
 
     def supervisor(self) -> int:
         """The pid of the batch script's process, as numbered out here."""
-        words = f"outlast_supervisor.cli\0run\0{self.run.job_file}\0"
-        return next(pid for pid in self.run.processes() if words in command(pid))
+        pid = self.supervisor_now()
+        if pid is None:
+            raise AssertionError(f"no supervisor\n{self.report()}")
+        return pid
+
+    def supervisor_now(self) -> int | None:
+        """The same, or None: not yet there, or gone."""
+        words = "outlast_supervisor.cli\0run\0"
+        return next((pid for pid in self.cluster.batch(self.id) if words in command(pid)), None)
 
     def enough(self) -> None:
         """Tell the counter that the count is done."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from tests.e2e.reference import toy
 from tests.realparts import needs
 from tests.slurm.site import Site, counting
@@ -29,6 +32,16 @@ def test_a_chain_of_caps(site: Site) -> None:
     logs = "".join(run.directory.attempt_log(number).read_text() for number in run.attempts())
     assert followed.read_text() == logs
     assert [f"attempt {number} " in submitted.output for number in run.attempts()] == [True] * 4
+
+
+def test_a_warning_in_the_first_moment(site: Site) -> None:
+    """A warning that comes while Python has not reached its first line ends nothing."""
+    submitted = site.submit("early", counting())
+    os.kill(submitted.until(submitted.supervisor_now, "the supervisor"), signal.SIGUSR1)
+    submitted.until_counted(5, attempt=1)
+    submitted.enough()
+    submitted.ends()
+    assert submitted.restarts() == 0
 
 
 def test_one_task_of_an_array(site: Site) -> None:

@@ -48,6 +48,8 @@ def test_preemption(site: Site, kind: str) -> None:
         "sbatch", "--parsable", "-p", "high", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2"
     )
     low.until_restart(1)
+    told = str(low.run.records("notice")[0].data["signal"])
+    assert told.startswith("SIGUSR1" if kind == "announced" else "SIGTERM"), "how it learnt of it"
     assert low.cluster.state(high) == "COMPLETED", "the other job was not let in"
     low.until_counted(1, attempt=2)
     first = [step for step, attempt, _ in low.counted() if attempt == 1]
