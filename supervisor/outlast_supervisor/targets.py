@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from outlast_jobs.rundir import RunDirectory
 
 RUNS = Path("runs")
 """Where runs lie that were not given a place, under the current folder."""
+_LOOK = 0.5  # seconds between two looks for a run that has not begun
 
 
 class NoSuchRun(ValueError):
@@ -44,6 +46,29 @@ def find_run(argument: str | None) -> RunDirectory:
         names = ", ".join(f'"{run.path}"' for run in runs[:5])
         raise NoSuchRun(f"{len(runs)} runs are meant ({names}{', …' if len(runs) > 5 else ''}); name one")
     return runs[0]
+
+
+def await_run(argument: str | None, tell: Callable[[str], None]) -> RunDirectory:
+    """The one run meant, as soon as it is there: a scheduler may begin it in an hour."""
+    told = False
+    while True:
+        try:
+            return find_run(argument)
+        except NoSuchRun as none_yet:
+            if argument is None or not _may_begin(argument):
+                raise
+            if not told:
+                tell(f"{none_yet}; waiting for it to begin")
+                told = True
+            time.sleep(_LOOK)
+
+
+def _may_begin(argument: str) -> bool:
+    """Whether it is a job, or a place where a run could be made; anything else is more likely a slip."""
+    path = Path(argument)
+    if path.is_dir():
+        return (path / "job.yaml").is_file() or (path / "lock").exists()
+    return path.is_file() or ("/" in argument and path.parent.is_dir())
 
 
 def _at_hand() -> list[Path]:

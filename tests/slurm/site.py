@@ -218,9 +218,13 @@ class Site:
 
     def follow(self, run: Run, into: Path) -> subprocess.Popen[bytes]:
         """`outlast logs -f`, until the run is done."""
-        with into.open("xb") as file:
+        with into.open("xb") as file, into.with_suffix(".err").open("xb") as said:
             process = subprocess.Popen(
-                [OUTLAST, "logs", "-f", str(run.directory.path)], env=run.env, stdout=file, cwd=run.folder
+                [OUTLAST, "logs", "-f", str(run.directory.path)],
+                env=run.env,
+                stdout=file,
+                stderr=said,
+                cwd=run.folder,
             )
         self._followers.append(process)
         return process

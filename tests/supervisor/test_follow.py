@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +14,8 @@ from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor import follow
 from outlast_supervisor.follow import Follower
 from outlast_supervisor.logview import Position
+
+OUTLAST = str(Path(sys.executable).with_name("outlast"))
 
 
 @pytest.fixture
@@ -119,6 +123,38 @@ def test_logs_that_do_not_exist_yet_are_waited_for(tmp_path: Path) -> None:
         run.logs.mkdir()
         append(run, 1, b"first\n")
         assert wait_for(follower, b"first") == b"first\n"
+
+
+@pytest.mark.parametrize("named", ["run", "job.yaml"])
+def test_a_run_that_has_not_begun_is_waited_for(tmp_path: Path, named: str) -> None:
+    """`logs -f` of a run that a scheduler has not started yet says so, and shows all of it when it comes."""
+    words = "name: j\nrun_dir: run\nsave: {every_seconds: 9}\ncommand: [/bin/echo, hello]\n"
+    (tmp_path / "job.yaml").write_text(words)
+    follower = subprocess.Popen(
+        [OUTLAST, "logs", "-f", str(tmp_path / named)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert follower.stderr is not None
+        assert "waiting for it to begin" in follower.stderr.readline()
+        subprocess.run([OUTLAST, "run", "--quiet", str(tmp_path / "job.yaml")], check=True, timeout=60)
+        told, _ = follower.communicate(timeout=60)
+    finally:
+        follower.kill()
+        follower.wait()
+    assert told.splitlines()[-1] == "hello"
+    assert follower.returncode == 0
+
+
+def test_a_slip_is_not_waited_for(tmp_path: Path) -> None:
+    """`logs -f` of what can't become a run fails at once."""
+    for named in ("no-such-run", str(tmp_path / "nowhere" / "run"), str(tmp_path)):
+        done = subprocess.run(
+            [OUTLAST, "logs", "-f", named], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout) == (64, "")
 
 
 def test_without_watches_it_looks(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,17 +17,23 @@ from outlast_supervisor.commands.shared import (
     json_option,
     print_json,
     quiet_option,
+    say,
     usage_errors,
 )
 from outlast_supervisor.logview import Collapser, Piece, Position, attempt_logs, last_lines, read_on
-from outlast_supervisor.targets import find_run
+from outlast_supervisor.targets import await_run, find_run
 
 _CLEAR = "\r\x1b[2K"
 
 
 @click.command(epilog=SHOW_CODES)
 @click.argument("run", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, into new attempts too.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on with what is written, into new attempts too; waits for a run to begin.",
+)
 @click.option("-n", "--lines", type=click.IntRange(0), help="Begin with the last so many lines.")
 @click.option("--attempt", type=click.IntRange(1), help="Only this attempt.")
 @click.option("--since", metavar="AGE", help='Only attempts that wrote in this time, such as "2h".')
@@ -46,7 +52,7 @@ def logs(
     as_json: bool,
 ) -> None:
     """Show one continuous log over all attempts of a run."""
-    found = find_run(run)
+    found = await_run(run, lambda text: say(f"outlast: {text}")) if follow else find_run(run)
     chosen = _chosen(found, attempt, since)
     if not chosen and not follow:
         if attempt is not None or not quiet:
