@@ -11,7 +11,9 @@ from typing import Any
 import yaml
 from tests.e2e.harness import OUTLAST, PATIENCE, Ended
 
-from outlast_jobs import __version__
+from outlast_jobs import __version__, events
+from outlast_jobs.journal import JournalWriter
+from outlast_jobs.rundir import RunDirectory
 
 WORKER = Path(__file__).parents[1] / "notices" / "by_hand.py"
 """A real worker without torch."""
@@ -35,6 +37,19 @@ def job(folder: Path, said: Mapping[str, str] | str = SOUND, **more: Any) -> Pat
     whole = {"name": "patient", "signals": "outlast", "run_dir": "run", "command": command, **more}
     file.write_text(yaml.safe_dump(whole, sort_keys=False))
     return file
+
+
+def give_past(run: Path, step: float, save: float) -> None:
+    """Let a run have shown how many seconds a step and a save take."""
+    directory = RunDirectory(run)
+    directory.create()
+    writer = JournalWriter.open(directory)
+    sealed = {"generation": "step-000000008.a0001", "step": 8, "bytes": 4096, "seconds": save}
+    writer.write([writer.append(events.SEALED, sealed)])
+    writer.close()
+    lines = ['{"schema": "outlast.metrics/1", "attempt": 1, "restored_step": 0}']
+    lines += [f'{{"step": {n}, "loss": "0.5", "t": {n * step}}}' for n in range(1, 9)]
+    directory.attempt_metrics(1).write_text("\n".join(lines) + "\n")
 
 
 class Findings:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doctor.patients import SOUND, WORKER, doctor, job
+from tests.doctor.patients import SOUND, WORKER, doctor, give_past, job
 from tests.e2e.conftest import MakeRun, make_run
 from tests.e2e.harness import OUTLAST, Run
 from tests.realparts import needs
@@ -281,19 +281,20 @@ def test_the_state_of_the_run(make_run: MakeRun) -> None:
     assert any("none can be used" in line for line in doctor(run.job_file).failures())
 
 
-def test_a_grace_that_is_too_short(make_run: MakeRun) -> None:
-    """It is held against the steps and saves that the run has shown."""
-    run = make_run({"command": ["env", "{python}", str(WORKER), "6", "0.25"], "save": {"every_steps": 3}})
-    assert run.start().wait() == 0, run.report()
-    metrics = run.directory.attempt_metrics(1)
-    metrics.parent.mkdir(exist_ok=True)
-    header = '{"schema": "outlast.metrics/1", "attempt": 1, "restored_step": 0}\n'
-    metrics.write_text(
-        header + "".join(f'{{"step": {n}, "loss": "0.5", "t": {n * 60}}}\n' for n in range(1, 9))
-    )
-    found = doctor(run.job_file)
-    assert any("stop.grace is 30 s: too short" in line for line in found.of("grace")), found.lines
-    assert found.code == 1
+def test_a_grace_that_is_too_short(tmp_path: Path) -> None:
+    """It is held against the steps and saves that the run has shown; enough is enough."""
+    give_past(tmp_path / "run", step=60.0, save=5.0)
+    for grace, level in (("64s", "failure"), ("100s", "warning"), ("131s", "ok")):
+        [line] = doctor(job(tmp_path, stop={"grace": grace})).of("grace")
+        assert line.startswith(level), line
+        assert "a step takes 60 s and a save 5 s" in line
+
+
+def test_saves_that_come_too_seldom_or_too_often(tmp_path: Path) -> None:
+    """A cadence is held against what saves cost."""
+    give_past(tmp_path / "run", step=1.0, save=20.0)
+    found = doctor(job(tmp_path, save={"every_seconds": "30s"}))
+    assert any(line.startswith("warning: saves take 20 s each") for line in found.of("kill")), found.lines
 
 
 # -- who started it ------------------------------------------------------------------------------------------

@@ -162,11 +162,15 @@ def test_time_spans_of_systemd() -> None:
         ({"TimeoutStopUSec": "31s"}, "warning", "warning"),
         ({"KillMode": "process"}, "failure", "warning"),
         ({"KillMode": "control-group"}, "warning", "warning"),
+        ({"KillMode": "control-group", "ExecStop": "{ path=/bin/kill }"}, None, ""),
         ({"NotifyAccess": "none"}, "failure", "notify"),
         ({"Restart": "no"}, "failure", "requeue"),
         ({"Restart": "on-success"}, "failure", "requeue"),
         ({"RestartPreventExitStatus": "70 75"}, "failure", "requeue"),
         ({"RestartPreventExitStatus": ""}, "warning", "requeue"),
+        ({"SuccessExitStatus": "75"}, "failure", "requeue"),
+        ({"SuccessExitStatus": "75", "RestartForceExitStatus": "75 SIGTERM"}, None, ""),
+        ({"Restart": "no", "RestartForceExitStatus": "75"}, None, ""),
     ],
 )
 def test_units(changed: dict[str, str], level: str | None, check: str) -> None:

@@ -34,7 +34,8 @@ def examine(job: Job) -> Iterator[Line]:
     kind = around(me)
     yield from _around(kind, me, job, known)
     yield from lead.grace(job, known)
-    yield from own.log(me, kind)
+    if kind != "slurm":  # it appends to what it has emptied before, so there the descriptor says nothing
+        yield from own.log(me)
     here = machine.look()
     if read is not None:
         yield from _place(run, job, known, here)

@@ -44,6 +44,7 @@ class Slurm(Struct, frozen=True):
     requeue: bool | None  # whether Slurm lets it be queued again
     script: str | None  # None where it could not be had
     tools: frozenset[str]  # which of scontrol, sbatch, squeue are in PATH
+    appends: bool | None  # what the site does with output files where the job says nothing
     where: str  # batch: this is the batch process; line: a line of its script; step: of srun; elsewhere
 
 
@@ -52,18 +53,24 @@ def verdict(found: Slurm, own: Own, job: Job, past: Past) -> Iterator[Line]:
     yield from _arrives(found, own)
     yield from _in_time(found, past)
     yield from _again(found, job)
+    yield from _log(found)
 
 
 def asked_in(script: str) -> Asked | None:
     """The last `--signal` of a batch script's directives."""
-    last = None
-    for line in script.splitlines():
-        if match := re.match(r"#SBATCH\s+(?:.*\s)?--signal[=\s]+(\S+)", line):
-            last = match[1].strip("\"'")
-    match = _SIGNAL.fullmatch(last or "")
+    match = _SIGNAL.fullmatch(_option(script, "signal"))
     if match is None:
         return None
     return Asked(match["to"] or "", match["name"], int(match["seconds"] or 60))
+
+
+def _option(script: str, name: str) -> str:
+    """What the script's last directive of this name says, or empty."""
+    found = ""
+    for line in script.splitlines():
+        if match := re.match(rf"#SBATCH\s+(?:.*\s)?--{name}[=\s]+(\S+)", line):
+            found = match[1].strip("\"'")
+    return found
 
 
 def is_executed(script: str) -> bool | None:
@@ -181,6 +188,20 @@ def _again(found: Slurm, job: Job) -> Iterator[Line]:
         yield ok("requeue", f"by {' or '.join(there)}")
 
 
+def _log(found: Slurm) -> Iterator[Line]:
+    """Whether a requeue, which keeps the job's id and so the name of its output, keeps what is in it."""
+    asked = _option(found.script, "open-mode") if found.script else ""
+    if asked.startswith("a") or (not asked and found.appends):
+        yield ok("log", "the job's output is appended to")
+    elif found.script is not None:
+        yield warning(
+            "log",
+            "each start of the job empties its output, unless sbatch itself was told otherwise; "
+            "outlast's own logs, in the run, are appended",
+            "#SBATCH --open-mode=append",
+        )
+
+
 def _why(found: Slurm) -> str:
     return found.said.why if isinstance(found.said, slurm.Unanswered) else "scontrol did not give it"
 
@@ -195,6 +216,9 @@ def look(own: Own) -> Slurm:
     told = _tool(slurm.job_query(place.job), env)
     flag = re.search(r"\bRequeue=(\d)", told.out)
     script = _tool(slurm.script_query(place.job), env)
+    site = re.search(
+        r"^JobFileAppend\s*=\s*(\d)", _tool(("scontrol", "show", "config"), env).out, re.MULTILINE
+    )
     path = own.env.get("PATH")
     return Slurm(
         place=place,
@@ -202,6 +226,7 @@ def look(own: Own) -> Slurm:
         requeue=flag[1] != "0" if flag else None,
         script=script.out if script.ok and script.out.startswith("#!") else None,
         tools=frozenset(t for t in ("scontrol", "sbatch", "squeue") if shutil.which(t, path=path)),
+        appends=site[1] != "0" if site else None,
         where=_where(own),
     )
 

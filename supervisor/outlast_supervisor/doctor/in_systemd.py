@@ -21,9 +21,11 @@ _ASKED = (
     "NotifyAccess",
     "TimeoutStopUSec",
     "KillMode",
+    "ExecStop",
     "Restart",
     "RestartPreventExitStatus",
-    "SendSIGKILL",
+    "RestartForceExitStatus",
+    "SuccessExitStatus",
 )
 _FORM = "take the unit that this prints: outlast systemd JOB"
 
@@ -53,7 +55,7 @@ def verdict(unit: Unit, job: Job) -> Iterator[Line]:
         yield failure(
             "warning", f'"{unit.name}" has KillMode=process: the worker would be left', "KillMode=mixed"
         )
-    elif get("KillMode") == "control-group":
+    elif get("KillMode") == "control-group" and not get("ExecStop"):
         yield warning(
             "warning",
             f'"{unit.name}" has KillMode=control-group: SIGTERM goes to every process of the worker too',
@@ -65,19 +67,24 @@ def verdict(unit: Unit, job: Job) -> Iterator[Line]:
 
 
 def _again(unit: Unit) -> Iterator[Line]:
-    restart, never = (
-        unit.properties.get("Restart", ""),
-        unit.properties.get("RestartPreventExitStatus", "").split(),
+    get = unit.properties.get
+    restart = get("Restart") or "no"
+    never, forced = get("RestartPreventExitStatus", "").split(), get("RestartForceExitStatus", "").split()
+    # on-failure does not take a code for a failure that the unit calls a success
+    wanted = restart == "always" or (
+        restart == "on-failure" and "75" not in get("SuccessExitStatus", "").split()
     )
-    if restart in ("", "no", "on-abort", "on-abnormal", "on-watchdog", "on-success"):
-        yield failure(
-            "requeue", f'"{unit.name}" has Restart={restart or "no"}: 75 starts nothing', "Restart=on-failure"
-        )
-    elif "75" in never:
+    if "75" in never:
         yield failure(
             "requeue",
             f'"{unit.name}" is not started again after 75',
             "take 75 out of RestartPreventExitStatus",
+        )
+    elif not wanted and "75" not in forced:
+        yield failure(
+            "requeue",
+            f'"{unit.name}" has Restart={restart}: 75 starts nothing',
+            f"Restart=on-failure, RestartForceExitStatus=75; {_FORM}",
         )
     elif "70" not in never:
         yield warning(

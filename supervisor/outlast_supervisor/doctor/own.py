@@ -45,14 +45,13 @@ def look(env: Mapping[str, str]) -> Own:
     )
 
 
-def log(own: Own, around: str) -> Iterator[Line]:
+def log(own: Own) -> Iterator[Line]:
     """Whether a second start would empty the file that the messages of the first went to."""
     if own.output == "file":
-        cure = "--open-mode=append" if around == "slurm" else "redirect with >> in place of >"
         yield warning(
             "log",
             "standard output is a file that each start empties; outlast's own logs, in the run, are appended",
-            cure,
+            "redirect with >> in place of >",
         )
     elif own.output == "appended":
         yield ok("log", "standard output is a file that is appended to")
