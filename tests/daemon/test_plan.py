@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 
 from outlast_jobs.identity import ProcessIdentity
 from outlast_supervisor.daemon.model import (
@@ -65,157 +65,152 @@ def stops(made: Plan) -> dict[str, str]:
 
 # --- drawn folders ---
 
-files = st.sampled_from("abcdefgh")
-entries = st.builds(
-    Entry,
-    file=files,
-    command=st.just(("outlast",)),
-    run_dir=st.sampled_from([f"/r/{letter}" for letter in "abcdef"]),
-    version=st.sampled_from(["v1", "v2"]),
-    digest=st.sampled_from(["d1", "d2"]),
-    since=st.floats(NOW - 50, NOW),
-    priority=st.integers(-2, 2),
-    slots=st.integers(0, 4),
-    bad=st.sampled_from(["", "", "", "no yaml"]),
-    leaving=st.sampled_from([False, False, False, True]),
-)
-pasts = st.builds(
-    Past,
-    version=st.sampled_from(["v1", "v2"]),
-    code=st.sampled_from([0, 64, 65, 69, 70, 73, 75, 1, -9, None]),
-    fails=st.integers(0, 5),
-    not_before=st.floats(NOW - 20, NOW + 20),
-    text=st.just("before"),
-)
 
+@dataclass(frozen=True)
+class World:
+    """One drawn folder with its supervisors, past and limits, and what is planned for it."""
 
-@st.composite
-def worlds(draw: st.DrawFn) -> tuple[Snapshot, list[Supervisor], dict[str, Past], Limits, bool]:
-    found = draw(st.lists(entries, max_size=8, unique_by=lambda e: e.file))
-    limits = Limits(draw(st.none() | st.integers(1, 5)), draw(st.sampled_from([(), SLOTS, SLOTS[:1]])))
-    free = list(limits.slots)
-    living = []
-    for number, run_dir in enumerate(
-        draw(st.lists(st.sampled_from([f"/r/{x}" for x in "abcdef"]), unique=True))
-    ):
-        if limits.max_running is not None and len(living) >= limits.max_running:
-            break
-        take = draw(st.integers(0, len(free)))
-        living.append(
-            Supervisor(
-                run_dir=run_dir,
-                file=draw(files),
-                process=ProcessIdentity(100 + number, 1, "b"),
-                slots=tuple(free[:take]),
-                version=draw(st.sampled_from(["v1", "v2"])),
-                digest=draw(st.sampled_from(["d1", "d2"])),
-                began=NOW - 1,
-                ours=draw(st.booleans()),
-                stopping=draw(st.sampled_from(["", "", "told"])),
-            )
-        )
-        free = free[take:]
-    broken = draw(st.dictionaries(st.sampled_from("xyz"), st.just("no yaml"), max_size=2))
-    past = draw(st.dictionaries(st.sampled_from([f"/r/{x}" for x in "abcdef"]), pasts))
-    return Snapshot(tuple(found), broken), living, past, limits, draw(st.booleans())
+    number: int
+    folder: Snapshot
+    living: tuple[Supervisor, ...]
+    past: Mapping[str, Past]
+    limits: Limits
+    draining: bool
 
+    @property
+    def made(self) -> Plan:
+        return plan(self.folder, self.living, self.past, self.limits, draining=self.draining, now=NOW)
 
-@given(worlds())
-@settings(max_examples=120, deadline=None)
-def test_nothing_is_started_that_runs_or_must_not(
-    world: tuple[Snapshot, list[Supervisor], dict[str, Past], Limits, bool],
-) -> None:
-    """A start is the only one of its run, of a whole file, due, not done or held, and never while draining."""
-    folder, living, past, limits, draining = world
-    made = plan(folder, living, past, limits, draining=draining, now=NOW)
-    begun = [action.entry for action in made.actions if isinstance(action, Start)]
-    assert len({e.run_dir for e in begun}) == len(begun)
-    for e in begun:
-        assert e.run_dir not in {s.run_dir for s in living}
-        assert not e.bad
-        assert not e.leaving
-        assert not draining
-        before = past.get(e.run_dir)
-        if before is not None and before.version == e.version:
-            assert final_state(before.code) is None
-            assert before.not_before <= NOW
+    @property
+    def begun(self) -> list[Start]:
+        return [action for action in self.made.actions if isinstance(action, Start)]
 
-
-@given(worlds())
-@settings(max_examples=120, deadline=None)
-def test_no_limit_is_exceeded(
-    world: tuple[Snapshot, list[Supervisor], dict[str, Past], Limits, bool],
-) -> None:
-    """Starts keep to max_running; each gets as many slots as it asked for, and no slot is given twice."""
-    folder, living, past, limits, draining = world
-    made = plan(folder, living, past, limits, draining=draining, now=NOW)
-    begun = [action for action in made.actions if isinstance(action, Start)]
-    if begun and limits.max_running is not None:
-        assert len(living) + len(begun) <= limits.max_running
-    given_out = [slot for s in living for slot in s.slots] + [
-        slot for action in begun for slot in action.slots
-    ]
-    assert len(set(given_out)) == len(given_out)
-    assert set(given_out) <= set(limits.slots)
-    for action in begun:
-        assert len(action.slots) == (action.entry.slots if limits.slots else 0)
-
-
-@given(worlds())
-@settings(max_examples=120, deadline=None)
-def test_who_waits_longest_with_the_highest_priority_is_first(
-    world: tuple[Snapshot, list[Supervisor], dict[str, Past], Limits, bool],
-) -> None:
-    """Nothing that waits is passed by, but for slots by a job that needs none; and nothing waits needlessly."""
-    folder, living, past, limits, draining = world
-    made = plan(folder, living, past, limits, draining=draining, now=NOW)
-    by_file = {e.file: e for e in folder.entries}
-
-    def rank(e: Entry) -> tuple[int, float, str]:
-        known = past.get(e.run_dir)
+    def rank(self, e: Entry) -> tuple[int, float, str]:
+        """The order of those who wait: priority, then how long."""
+        known = self.past.get(e.run_dir)
         since = known.not_before if known and known.version == e.version else e.since
         return -e.priority, since, e.file
 
-    begun = [action.entry for action in made.actions if isinstance(action, Start)]
-    queued = [by_file[file] for file, stands in made.standing.items() if stands.state is State.QUEUED]
-    for waits in queued if not draining else []:
-        for passes in begun:
-            if rank(passes) > rank(waits):
-                assert limits.slots
-                assert passes.slots == 0 < waits.slots
-    taken = len(living) + len(begun)
-    full = limits.max_running is not None and taken >= limits.max_running
-    if queued and not draining and not full:
-        used = sum(len(s.slots) for s in living) + sum(
-            len(a.slots) for a in made.actions if isinstance(a, Start)
+
+RUNS = [f"/r/{letter}" for letter in "abcdef"]
+CODES = (0, 64, 65, 69, 70, 73, 75, 1, -9, None)
+
+
+def world(number: int) -> World:
+    """The world of this number: always the same."""
+    chance = random.Random(number)
+    entries = tuple(
+        Entry(
+            file=file,
+            command=("outlast", "run"),
+            run_dir=chance.choice(RUNS),
+            version=chance.choice(["v1", "v2"]),
+            digest=chance.choice(["d1", "d2"]),
+            since=NOW - chance.randrange(50),
+            priority=chance.randint(-1, 1),
+            slots=chance.choice([0, 1, 1, 1, 2, 3, 4]),
+            bad=chance.choice(["", "", "", "", "no yaml"]),
+            leaving=chance.random() < 0.2,
         )
-        first = min((e for e in queued if e.slots), key=rank)
-        assert first.slots > len(limits.slots) - used
+        for file in chance.sample("abcdefgh", chance.randrange(9))
+    )
+    limits = Limits(chance.choice([None, 1, 2, 3, 5]), chance.choice([(), SLOTS, SLOTS, SLOTS[:1]]))
+    free, living = list(limits.slots), []
+    for run_dir in chance.sample(RUNS, min(chance.randrange(4), limits.max_running or 9)):
+        take = chance.randint(0, len(free))
+        living.append(
+            Supervisor(
+                run_dir=run_dir,
+                file=chance.choice("abcdefgh"),
+                process=ProcessIdentity(100 + len(living), 1, "b"),
+                slots=tuple(free[:take]),
+                version=chance.choice(["v1", "v2"]),
+                digest=chance.choice(["d1", "d2"]),
+                began=NOW - 1,
+                ours=chance.random() < 0.5,
+                stopping=chance.choice(["", "", "told"]),
+            )
+        )
+        free = free[take:]
+    names = {e.file for e in entries}
+    broken = {file: "no yaml" for file in "abcdefgh" if file not in names and chance.random() < 0.2}
+    past = {
+        run_dir: Past(
+            chance.choice(["v1", "v2"]), chance.choice(CODES), 1, NOW + chance.randint(-20, 20), "before"
+        )
+        for run_dir in RUNS
+        if chance.random() < 0.5
+    }
+    return World(number, Snapshot(entries, broken), tuple(living), past, limits, chance.random() < 0.2)
 
 
-@given(worlds())
-@settings(max_examples=120, deadline=None)
-def test_what_is_wanted_is_left_alone(
-    world: tuple[Snapshot, list[Supervisor], dict[str, Past], Limits, bool],
-) -> None:
+@pytest.fixture(scope="module")
+def worlds() -> list[World]:
+    """Thousands of them: what a plan promises has to hold in each."""
+    return [world(number) for number in range(4000)]
+
+
+def test_nothing_is_started_that_runs_or_must_not(worlds: list[World]) -> None:
+    """A start is the only one of its run, of a whole file, due, not done or held, and never while draining."""
+    for w in worlds:
+        begun = [action.entry for action in w.begun]
+        assert len({e.run_dir for e in begun}) == len(begun), w
+        for e in begun:
+            assert e.run_dir not in {s.run_dir for s in w.living}, w
+            assert (e.bad, e.leaving, w.draining) == ("", False, False), w
+            before = w.past.get(e.run_dir)
+            if before is not None and before.version == e.version:
+                assert final_state(before.code) is None, w
+                assert before.not_before <= NOW, w
+
+
+def test_no_limit_is_exceeded(worlds: list[World]) -> None:
+    """Starts keep to max_running; each gets as many slots as it asked for, and no slot is given twice."""
+    for w in worlds:
+        if w.begun and w.limits.max_running is not None:
+            assert len(w.living) + len(w.begun) <= w.limits.max_running, w
+        given_out = [slot for one in (*w.living, *w.begun) for slot in one.slots]
+        assert len(set(given_out)) == len(given_out), w
+        assert set(given_out) <= set(w.limits.slots), w
+        for action in w.begun:
+            assert len(action.slots) == (action.entry.slots if w.limits.slots else 0), w
+
+
+def test_who_waits_longest_with_the_highest_priority_is_first(worlds: list[World]) -> None:
+    """Nothing that waits is passed by, but for slots by a job that needs none; and nothing waits needlessly."""
+    for w in worlds:
+        if w.draining:
+            continue
+        by_file = {e.file: e for e in w.folder.entries}
+        queued = [by_file[file] for file, s in w.made.standing.items() if s.state is State.QUEUED]
+        for waits in queued:
+            for passes in (action.entry for action in w.begun):
+                if w.rank(passes) > w.rank(waits):
+                    assert w.limits.slots, w
+                    assert passes.slots == 0 < waits.slots, w
+        running = len(w.living) + len(w.begun)
+        if queued and (w.limits.max_running is None or running < w.limits.max_running):
+            used = sum(len(one.slots) for one in (*w.living, *w.begun))
+            first = min((e for e in queued if e.slots), key=w.rank)
+            assert first.slots > len(w.limits.slots) - used, w
+
+
+def test_what_is_wanted_is_left_alone(worlds: list[World]) -> None:
     """Only what was removed, moved or drained is stopped, once; each file has one standing with a reason."""
-    folder, living, past, limits, draining = world
-    made = plan(folder, living, past, limits, draining=draining, now=NOW)
-    stopped = [action.supervisor for action in made.actions if isinstance(action, Stop)]
-    reloaded = [action.supervisor for action in made.actions if isinstance(action, Reload)]
-    assert not set(stopped) & set(reloaded)
-    assert not any(s.stopping for s in (*stopped, *reloaded))
-    for s in living:
-        wanting = [e for e in folder.entries if e.run_dir == s.run_dir]
-        same = any(e.file == s.file and not e.leaving for e in wanting)
-        if same and not draining:
-            assert s not in stopped
-        if draining or (not wanting and s.file not in folder.broken):
-            assert s in stopped or s.stopping
-    for e in folder.entries:
-        if not e.leaving:
-            assert made.standing[e.file].reason
-    assert all(stands.reason for stands in made.standing.values())
+    for w in worlds:
+        actions = w.made.actions
+        stopped = [action.supervisor for action in actions if isinstance(action, Stop)]
+        reloaded = [action.supervisor for action in actions if isinstance(action, Reload)]
+        assert not set(stopped) & set(reloaded), w
+        assert not any(s.stopping for s in (*stopped, *reloaded)), w
+        for s in w.living:
+            wanting = [e for e in w.folder.entries if e.run_dir == s.run_dir]
+            if any(e.file == s.file and not e.leaving for e in wanting) and not w.draining:
+                assert s not in stopped, w
+            if w.draining or (not wanting and s.file not in w.folder.broken):
+                assert s in stopped or s.stopping, w
+        assert all(e.leaving or w.made.standing[e.file].reason for e in w.folder.entries), w
+        assert all(stands.reason for stands in w.made.standing.values()), w
 
 
 # --- by name ---
