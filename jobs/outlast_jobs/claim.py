@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from outlast_jobs import durable
+from outlast_jobs.beneath import require_folder
 from outlast_jobs.errors import Fenced
 from outlast_jobs.generation import WRITING, writing_folder
 
@@ -21,6 +22,7 @@ def claim(checkpoints: Path, attempt: int) -> list[str]:
     Fenced if this attempt is claimed already or a newer one is: take a higher number, or stop.
     """
     mine = writing_folder(checkpoints, attempt)
+    require_folder(checkpoints)  # through a link another run's claims would be taken away
     try:
         mine.mkdir()  # exclusive: of two supervisors that chose the same number, one wins here
     except FileExistsError:
@@ -51,7 +53,7 @@ def _claims(checkpoints: Path) -> list[str]:
 
 
 def _number(name: str) -> int:
-    match = re.fullmatch(rf"{re.escape(WRITING)}([0-9]{{1,18}})", name)
+    match = re.fullmatch(rf"{re.escape(WRITING)}([0-9]{{1,12}})", name)
     return int(match[1]) if match else 0
 
 

@@ -12,6 +12,7 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from msgspec import Struct
 
+from outlast_jobs.beneath import open_at, open_parent
 from outlast_jobs.errors import Malformed, NotRegular
 
 TEMPORARY = ".tmp-"
@@ -49,15 +50,37 @@ def write_file(
     mode: int = 0o666,
     exclusive: bool = True,
     progress: Callable[[int], None] | None = None,
+    root: Path | None = None,
 ) -> Written:
     """Write ``chunks`` to ``path``, hashing as they go; on any failure the partial file is removed.
 
     Durable is the content; the name is only after ``fsync_dir`` of the folder.
     ``progress`` is told the bytes of each piece after it was written; what it raises ends the write.
+    With ``root``, a folder above ``path``, no symbolic link between the two is followed.
     """
     digest = hashlib.sha256() if hasher is None else hasher
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(path, flags | (os.O_EXCL if exclusive else os.O_TRUNC), mode)
+    flags |= os.O_EXCL if exclusive else os.O_TRUNC
+    if root is None:
+        fd = os.open(path, flags, mode)
+        return _fill(fd, path, chunks, digest, fsync, progress, lambda: os.unlink(path))
+    parent = open_parent(root, path)  # kept, so that the partial file is removed where it was made
+    try:
+        fd = open_at(parent, path, flags, mode)
+        return _fill(fd, path, chunks, digest, fsync, progress, lambda: os.unlink(path.name, dir_fd=parent))
+    finally:
+        os.close(parent)
+
+
+def _fill(
+    fd: int,
+    path: Path,
+    chunks: bytes | Iterable[bytes | bytearray | memoryview],
+    digest: Hasher,
+    fsync: bool,
+    progress: Callable[[int], None] | None,
+    remove: Callable[[], None],
+) -> Written:
     try:
         total = 0
         for chunk in (chunks,) if isinstance(chunks, bytes) else chunks:
@@ -73,21 +96,21 @@ def write_file(
         if fsync:
             os.fsync(fd)
     except BaseException:
-        _quietly(os.unlink, path)
+        _quietly(lambda _: remove(), None)
         _quietly(os.close, fd)
         raise
     try:
         os.close(fd)  # a network file system may say only here that the bytes did not arrive
     except OSError:
-        _quietly(os.unlink, path)
+        _quietly(lambda _: remove(), None)
         raise
     return Written(total, digest.hexdigest())
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
     """Put ``data`` at ``path`` as a whole: readers see the old content or the new, never a part."""
     temporary = path.with_name(f"{TEMPORARY}{path.name[:50]}-{_unique()}")
-    write_file(temporary, data, fsync=durable)
+    write_file(temporary, data, fsync=durable, mode=mode)
     try:
         os.replace(temporary, path)
     except BaseException:
@@ -145,7 +168,17 @@ def discard(path: Path, trash_parent: Path, *, durable: bool = True) -> Path:
     Unless ``durable`` the caller syncs ``trash_parent`` before anything in it is deleted.
     """
     trash = trash_parent / f"{TRASH}{path.name.lstrip('.')[:50]}-{_unique()}"
-    os.rename(path, trash)
+    parent = open_folder(
+        trash_parent
+    )  # what has become a link must not lead us to take another's things away
+    try:
+        inside = path.parent == trash_parent
+        source = path.name if inside else path
+        os.rename(source, trash.name, src_dir_fd=parent if inside else None, dst_dir_fd=parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(parent)
     if durable:  # before any deletion: a half-emptied folder must not come back under its old name
         fsync_dir(trash_parent)
     return trash
@@ -157,8 +190,8 @@ def remove_tree(path: Path, trash_parent: Path) -> None:
 
 
 def delete_tree(path: Path) -> None:
-    """Delete what lies at ``path``, following no link. Missing entries are no error."""
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Delete what lies at ``path``, following no link, also none to its folder. Missing entries are no error."""
+    parent = open_folder(path.parent)
     try:
         _delete_at(parent, path.name, 0)
     finally:

@@ -100,7 +100,10 @@ class _Checker:
 
     def wrong(self, node: Node, spec: Spec, path: str, *, hint: str = "") -> NoReturn:
         nearest = near(node.text, spec.choices) if isinstance(node, Scalar) else None
-        problem = f"expected {spec.expected}, got {_shown(node)}"
+        shown = _shown(node)
+        if path.partition(".")[0] == "env" and isinstance(node, Scalar) and len(node.text) > _NO_SECRET:
+            shown, hint = "another value", hint.partition(": ")[0]  # what stands there may be a secret
+        problem = f"expected {spec.expected}, got {shown}"
         problem += did_you_mean(nearest) or (f"; {hint}" if hint else "")
         raise JobFileError(
             self.file, problem, line=node.line, key=path, expected=spec.expected, nearest=nearest
@@ -166,6 +169,9 @@ def _list_hint(node: Node, element: Spec) -> str:
 def _word(word: str) -> str:
     return word if word.isidentifier() or word.replace(".", "").replace("/", "").isalpha() else quoted(word)
 
+
+_NO_SECRET = 4
+"""Characters of a value in env that are shown: enough for a number or true, and for no password."""
 
 _Problems = list[tuple[str, str]]
 

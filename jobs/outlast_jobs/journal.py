@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from outlast_jobs import durable
+from outlast_jobs.beneath import open_beneath
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.identity import boot_id, hostname
@@ -22,7 +23,7 @@ from outlast_jobs.rundir import RunDirectory
 LINE_LIMIT = 1024 * 1024
 """The most bytes of one record: reading a damaged file takes no more memory than reading a sound one."""
 _MOST_DAMAGE = 200  # messages; a file of nothing but damage must not fill the memory either
-_NAME = re.compile(r"(\d{4}|[1-9]\d{4,})-(.+)\.jsonl")
+_NAME = re.compile(r"(\d{4}|[1-9]\d{4,11})-(.+)\.jsonl")  # no life could follow a longer number
 _SHORTENINGS = ((16_384, 2_000), (1_024, 200), (64, 20))  # most characters of a text, most items of a list
 
 
@@ -73,7 +74,7 @@ class JournalWriter:
             life = newest_life(run) + 1 + skip
             path = run.journal / _file_name(life, name)
             try:
-                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                fd = open_beneath(run.path, path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue
             if [number for number, _, _ in _files(run)].count(life) == 1:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from outlast_jobs import durable, safejson
+from outlast_jobs.beneath import require_folder
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import Incomplete, IntegrityError, Malformed, UnknownSchema
 from outlast_jobs.identity import hostname
@@ -26,7 +27,7 @@ _STATUS_LIMIT = 1024 * 1024
 _INDEX_LIMIT = 16 * 1024 * 1024
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _OF_AN_ATTEMPT = re.compile(
-    r"step-\d+\.a(\d+)(?:\.final)?(?:\.corrupt-\d+)?|\.writing-(\d+)|attempt-(\d+)\.(?:log|jsonl)"
+    r"step-\d+\.a(\d{1,12})(?:\.final)?(?:\.corrupt-\d+)?|\.writing-(\d{1,12})|attempt-(\d{1,12})\.(?:log|jsonl)"
 )
 
 
@@ -108,6 +109,7 @@ class RunDirectory(Struct, frozen=True):
         """
         for folder in (self.journal, self.requests, self.checkpoints, self.logs, self.metrics):
             folder.mkdir(parents=True, exist_ok=True)
+            require_folder(folder)
         try:
             return Created(self.read_run(), None)
         except UnknownSchema:
@@ -141,7 +143,11 @@ class RunDirectory(Struct, frozen=True):
         Returns what could not be removed, with the reason: leftovers cost space and nothing else.
         """
         problems: list[str] = []
+        if self.path.is_symlink():  # that it is one is its owner's choice; none below it may be
+            return RunDirectory(Path(os.path.realpath(self.path))).sweep()
         for folder in (self.path, self.checkpoints, self.requests, self.journal, self.metrics, self.logs):
+            if folder.is_symlink():
+                continue  # what lies beyond is not the run's
             for name in _names(folder):
                 leftover = folder / name
                 try:

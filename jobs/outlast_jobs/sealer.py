@@ -48,6 +48,9 @@ class Sealer:
         self.target = checkpoints / str(name)
         self.files: dict[str, FileEntry] = {}
         self.bytes_written = 0
+        self._root = (
+            checkpoints.parent
+        )  # the run directory: nothing is written out of it, whatever is swapped in
         self._progress = progress
 
     def begin(self) -> Path:
@@ -76,7 +79,7 @@ class Sealer:
         """Write one file, hashed while it is written, checked for its length, and synced."""
         path = self.path(member)
         try:
-            written = durable.write_file(path, chunks, progress=self._count)
+            written = durable.write_file(path, chunks, progress=self._count, root=self._root)
         except OSError as error:
             self._raise_as_what_it_means(error)
         entry = FileEntry(bytes=written.bytes, sha256=written.sha256)
@@ -91,8 +94,8 @@ class Sealer:
             )
         data = encode_index(msgspec.structs.replace(index, files=dict(self.files)))
         try:
-            durable.write_file(self.folder / INDEX, data, progress=self._count)
-            durable.write_file(self.folder / INDEX_DIGEST, digest_line(data), progress=self._count)
+            for member, content in ((INDEX, data), (INDEX_DIGEST, digest_line(data))):
+                durable.write_file(self.folder / member, content, progress=self._count, root=self._root)
             durable.fsync_dir(self.folder)
         except OSError as error:
             self._raise_as_what_it_means(error)

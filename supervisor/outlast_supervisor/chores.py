@@ -14,6 +14,7 @@ import msgspec
 
 from outlast_jobs import durable, metrics, retention, verify
 from outlast_jobs import events as journal
+from outlast_jobs.beneath import require_folder
 from outlast_jobs.claim import newest_claim
 from outlast_jobs.errors import NotRegular
 from outlast_jobs.failure import signature_from_log
@@ -88,6 +89,7 @@ def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
     """Apply the retention policy; returns what was dropped. Only who has the run deletes."""
     if taken_over(desk):
         return []
+    require_folder(desk.run.checkpoints)
     gens: list[retention.Gen] = []
     complete = True
     paths = verify.scan(desk.run.checkpoints)

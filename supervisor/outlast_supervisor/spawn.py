@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlast_jobs.beneath import open_append
 from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity
 
@@ -53,9 +54,11 @@ def worker_environment(
 
 
 def open_log(path: Path, header: str) -> int:
-    """The worker's own descriptor of its log, with its header written; OSError where it cannot be opened."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(path, flags, 0o666)
+    """The worker's own descriptor of its log, with its header written; OSError where it cannot be opened.
+
+    The log lies in a folder of the run directory: no link on the way is followed, no pipe is waited for.
+    """
+    fd = open_append(path.parent.parent, path)
     with contextlib.suppress(OSError):  # on a full disk the header is missing, and the run goes on
         os.write(fd, header.encode(errors="replace") + b"\n")
     return fd

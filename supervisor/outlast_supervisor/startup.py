@@ -98,5 +98,6 @@ def write_job(run: RunDirectory, job: Job) -> bool:
         known = False
     except ValueError:
         known = True  # damaged: it is written anew
-    durable.replace_file(run.job_yaml, text)
+    # values of env may be secrets, and a run directory may be shared
+    durable.replace_file(run.job_yaml, text, mode=0o600 if job.env else 0o666)
     return known

@@ -139,9 +139,9 @@ def test_a_claim_is_durable_before_it_returns(tmp_path: Path, monkeypatch: pytes
     for owner, name in ((os, "rename"), (durable, "fsync_dir"), (durable, "delete_tree")):
         real = getattr(owner, name)
 
-        def spy(*args: Path, real: Callable[..., object] = real, name: str = name) -> object:
+        def spy(*args: Path, real: Callable[..., object] = real, name: str = name, **by: object) -> object:
             order.append(name)
-            return real(*args)
+            return real(*args, **by)
 
         monkeypatch.setattr(owner, name, spy)
     claim(tmp_path, 2)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from outlast_jobs.beneath import open_append
 from outlast_jobs.contract import Schema
 
 RESERVED = frozenset(
@@ -25,9 +26,8 @@ class MetricsWriter:
         """Lines that could not be written."""
         self._fd: int | None = None
         self._torn = False
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            self._fd = os.open(path, flags, 0o666)
+            self._fd = open_append(path.parent.parent, path)
         except OSError:
             self.failures += 1
         header = {
