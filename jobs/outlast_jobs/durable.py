@@ -107,9 +107,14 @@ def _fill(
     return Written(total, digest.hexdigest())
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
+def replace_file(
+    path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666, root: Path | None = None
+) -> None:
     """Put ``data`` at ``path`` as a whole: readers see the old content or the new, never a part."""
     temporary = path.with_name(f"{TEMPORARY}{path.name[:50]}-{_unique()}")
+    if root is not None:
+        _replace_beneath(root, temporary, path, data, durable, mode)
+        return
     write_file(temporary, data, fsync=durable, mode=mode)
     try:
         os.replace(temporary, path)
@@ -118,6 +123,17 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0
         raise
     if durable:
         fsync_dir(path.parent)
+
+
+def _replace_beneath(root: Path, temporary: Path, path: Path, data: bytes, durable: bool, mode: int) -> None:
+    write_file(temporary, data, fsync=durable, mode=mode, root=root)
+    parent = open_parent(root, path)
+    try:
+        os.replace(temporary.name, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+        if durable:
+            fsync_dir(Path(f"/proc/self/fd/{parent}"))
+    finally:
+        os.close(parent)
 
 
 def fsync_dir(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import uuid
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from outlast_jobs import durable, safejson
+from outlast_jobs.beneath import open_parent
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import IntegrityError, Malformed, UnknownSchema
 from outlast_jobs.rundir import RunDirectory
@@ -48,7 +50,7 @@ def write_request(run: RunDirectory, verb: str, args: Mapping[str, Any], who: st
     data = msgspec.json.encode(request) + b"\n"
     if len(data) > _LIMIT:
         raise ValueError(f'cannot ask for "{verb}": its arguments take over {_LIMIT} bytes')
-    durable.replace_file(run.requests / f"{request.id}.json", data)
+    durable.replace_file(run.requests / f"{request.id}.json", data, root=run.path)
     return request.id
 
 
@@ -79,7 +81,14 @@ def remove_request(run: RunDirectory, request_id: str) -> None:
     """Take away a request that was answered; no error where it is gone."""
     if not _NAME.fullmatch(f"{request_id}.json"):
         raise ValueError(f'cannot remove the request "{request_id[:80]}": not the id of a request')
-    (run.requests / f"{request_id}.json").unlink(missing_ok=True)
+    path = run.requests / f"{request_id}.json"
+    parent = open_parent(run.path, path)  # through a link another run's request would go
+    try:
+        os.unlink(path.name, dir_fd=parent)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(parent)
 
 
 def _read(path: Path, request_id: str) -> Request:

@@ -14,7 +14,7 @@ import msgspec
 
 from outlast_jobs import durable, metrics, retention, verify
 from outlast_jobs import events as journal
-from outlast_jobs.beneath import require_folder
+from outlast_jobs.beneath import open_beneath, require_folder
 from outlast_jobs.claim import newest_claim
 from outlast_jobs.errors import NotRegular
 from outlast_jobs.failure import signature_from_log
@@ -81,6 +81,7 @@ def set_aside(desk: Desk, name: str, reason: str, verdict: str = "corrupt") -> N
     if GenerationName.parse(name) is None or not os.path.lexists(path):
         return
     desk.record(journal.QUARANTINED, {"generation": name, "verdict": verdict, "reason": reason})
+    require_folder(desk.run.checkpoints)
     verify.quarantine(path, reason)
     desk.remembered.pop(name, None)
 
@@ -212,7 +213,7 @@ def audit(desk: Desk, attempt: int) -> ev.Audited | None:
 def trim_log(path: Path, max_bytes: int) -> None:
     """Free the middle of a log that is too long; its first block, its end and its length stay."""
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_beneath(path.parent.parent, path, os.O_RDWR)
         try:
             found = os.fstat(fd)
             if found.st_blocks * 512 <= max_bytes:
