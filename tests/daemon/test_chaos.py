@@ -104,16 +104,15 @@ class Chaos:
         )
         refused = sum(1 for state in states.values() if state == "refused")
         return (
-            self.yard.running() == self.staying & self.runs
+            states.keys() == self.files.keys()
             and good == Counter(self.runs)
-            and states.keys() == self.files.keys()
             and len(good) + refused == len(states)
+            and self.yard.running() == set(self.yard.supervisors()) == self.staying & self.runs
         )
 
     def at_rest(self) -> None:
         """The folder is what runs, and no job that is done was done twice."""
         self.yard.until(self.settled, f"{sorted(self.staying & self.runs)} to run and the others to be done")
-        assert set(self.yard.supervisors()) == self.staying & self.runs, self.yard.report()
         for run in self.runs - self.staying:
             assert self.yard.lines(run).count("end") == 1, f"{run}\n{self.yard.report()}"
         self.yard.no_doubles()

@@ -110,13 +110,14 @@ def test_only_supervisors_of_the_folder_are_found(tmp_path: Path) -> None:
     """Another folder's, what merely inherited the mark, and a younger one of the same run are not taken for ours."""
     (tmp_path / "outlast_supervisor.cli").write_text("echo; exec 3<&1; while :; do sleep 1000; done")
     words = ["sh", "-m", "outlast_supervisor.cli", "run"]  # what `find` goes by: a shell does as well
-    ours, theirs = Mark(str(tmp_path), "a.yaml", "/r", ("x",)), Mark(str(tmp_path / "b"), "a.yaml", "/r")
+    ours, theirs = Mark(str(tmp_path), "a.yaml", "/r", ("x",)), Mark(str(tmp_path / "b"), "b.yaml", "/s")
+    hook = Mark(str(tmp_path), "c.yaml", "/t")
     made: list[subprocess.Popen[bytes]] = []
     for command, mark in (
         (words, ours),
         (words, ours),
         (words, theirs),
-        (["sh", "-c", "echo; read x"], ours),
+        (["sh", "-c", "echo; read x"], hook),
     ):
         env = supervisors.environment(os.environ, mark, gpus=False)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -18,13 +18,13 @@ from tests.e2e.harness import OUTLAST
 def test_systemd_is_told(yard: Yard) -> None:
     """READY comes once the folder was looked at, the watchdog is fed, and no supervisor speaks in its name."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     listener.bind(str(yard.home / "n"))
     listener.settimeout(PATIENCE)
     yard.env |= {"NOTIFY_SOCKET": str(yard.home / "n"), "WATCHDOG_USEC": "600000"}
     yard.write("a")
     daemon = yard.start()
     heard: list[tuple[int, str]] = []
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def hear(text: str) -> None:
         while not any(text in said for _, said in heard):
