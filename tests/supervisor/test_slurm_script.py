@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from outlast_jobs.jobfile import Job, Slurm, load_job
 from outlast_supervisor.schedulers.slurm_script import ScriptError, slurm_script
+from outlast_supervisor.schedulers.start import start_command
 
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 
@@ -64,7 +66,7 @@ def test_the_script_says_all_that_the_job_file_asks_for(tmp_path: Path) -> None:
         "#SBATCH --exclusive",
         "#SBATCH --nice=5",
         "trap '' USR1",
-        f"exec {sys.executable} -m outlast_supervisor.cli run {tmp_path}/job.yaml",
+        "exec " + shlex.join(start_command(job)),
     ]
 
 
@@ -107,7 +109,7 @@ def test_a_task_of_an_array_has_a_run_of_its_own(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     ).stdout.splitlines()
-    assert printed[3:] == [
+    assert printed[printed.index("run") :] == [
         "run",
         f"{tmp_path}/with {{task}} in it/job.yaml",
         "--run-dir",
