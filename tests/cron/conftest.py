@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.cron.machine import Machine
-from tests.e2e.conftest import instants, make_run, reference
+from tests.e2e.conftest import make_run, reference
 
-__all__ = ["instants", "machine", "make_run", "reference"]
+__all__ = ["machine", "make_run", "reference"]
 
 
 @pytest.fixture

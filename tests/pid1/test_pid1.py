@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import MakeRun, make_run
+from tests.e2e.conftest import MakeRun
 from tests.e2e.harness import OUTLAST, Run, Supervisor, children, gone
 from tests.realparts import needs
 
@@ -20,7 +20,6 @@ from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
 from outlast_supervisor.schedulers.k8s import JOB, RUNS
 
-__all__ = ["make_run"]
 pytestmark = needs("namespaces")
 
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
