@@ -101,6 +101,16 @@ def test_jobs_stand_side_by_side(machine: Machine, tmp_path: Path) -> None:
     assert machine.crontab() == printed[(first,)]
 
 
+def test_a_shipped_job_runs_where_it_was_installed(machine: Machine, tmp_path: Path) -> None:
+    """The run directory of a job that ships with outlast is that of the folder in which it was installed."""
+    assert machine.run(OUTLAST, "cron", "toy", "--install", cwd=tmp_path).code == 0
+    lines = [line for line in (machine.crontab() or b"").decode().splitlines() if " exec " in line]
+    assert len(lines) == 2
+    assert all(f"/toy/job.yaml --run-dir {tmp_path}/runs/toy --quiet" in line for line in lines)
+    assert machine.run(OUTLAST, "cron", "toy", "--remove", cwd=tmp_path).code == 0
+    assert machine.crontab() is None
+
+
 # A crontab program after whose first write somebody else's older copy is written over it.
 _OVERWRITTEN = """#!/bin/sh
 /usr/bin/crontab "$@" || exit
