@@ -205,7 +205,7 @@ def test_submit_hands_the_script_to_sbatch(tmp_path: Path) -> None:
     done = outlast("job.yaml", "--submit", folder=tmp_path, path=f"{tmp_path}/bin:/bin")
     assert (done.returncode, done.stdout) == (0, "17\n")
     assert without_interpreter((tmp_path / "got").read_text()) == without_interpreter(slurm_script(job).text)
-    assert f"outlast logs -f '{tmp_path}/runs/lm'" in done.stderr
+    assert f"outlast logs -f {tmp_path}/runs/lm\n" in done.stderr
     assert "scancel 17" in done.stderr
     assert (tmp_path / "runs").is_dir()
 

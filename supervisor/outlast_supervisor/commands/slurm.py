@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -77,8 +78,8 @@ def slurm(
             return
         print(number)
         if not quiet:
-            run = script.run_dir.replace(TASK, "TASK")
-            say(f"follow: outlast logs -f '{run}'\nstop: outlast stop '{run}', or scancel {number}")
+            run = shlex.quote(script.run_dir.replace(TASK, "TASK"))
+            say(f"follow: outlast logs -f {run}\nstop: outlast stop {run}, or scancel {number}")
         return
     if as_json:
         print_json(told)
