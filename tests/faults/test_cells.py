@@ -21,7 +21,6 @@ from outlast_supervisor.states import (
     Starting,
     State,
     Stopping,
-    Waiting,
     shifted,
 )
 from outlast_supervisor.table import EVENTS, STATES, TABLE, decide
@@ -152,23 +151,18 @@ def test_every_cell_is_pure_and_moves_with_time_that_stood_still() -> None:
 
 
 def test_a_timer_that_is_heeded_is_over() -> None:
-    """After the tick of a state's own timer the next one lies ahead: the loop never spins."""
+    """After the ticks of an instant the next timer lies ahead: the loop never spins."""
     random = chance("ticks")
     tried = 0
     for state in states():
         for ctx in CONTEXTS if scaled(False, True) else [random.choice(CONTEXTS)]:
-            now = NOW
-            for _ in range(4):
+            now, here = NOW, 0
+            for _ in range(8):
                 due = next_due(state, ctx.policy, now)
                 if due is None:
                     break
-                now = max(now, due)
+                now, here = max(now, due), here + 1 if due <= now else 1
                 state, _ = decide(state, ev.Tick(), Context(ctx.policy, now, ctx.chance))
                 tried += 1
-                again = next_due(state, ctx.policy, now)
-                assert again is None or again > now or _moved_on(state), (state, now)
+                assert here <= 4, (state, now)  # several timers may end at one instant, and each ends once
     told("ticks", tried)
-
-
-def _moved_on(state: State) -> bool:
-    return isinstance(state, (Finished, Waiting, Choosing))
