@@ -12,7 +12,8 @@ import time
 
 import pytest
 from tests.daemon.yard import ENDS, PATIENCE, STAYS, Yard
-from tests.e2e.harness import OUTLAST
+from tests.e2e.harness import OUTLAST, children
+from tests.realparts import needs
 
 
 def test_systemd_is_told(yard: Yard) -> None:
@@ -102,3 +103,20 @@ def test_it_outlives_a_terminal_under_nohup(yard: Yard) -> None:
             daemon.kill()
         assert daemon.wait(PATIENCE) == (-signal.SIGKILL if ignored else 0)
         assert yard.worker("a") == worker
+
+
+@needs("namespaces")
+def test_as_the_first_process_of_a_container_it_takes_nothing_with_it_unsaved(yard: Yard) -> None:
+    """The kernel ends a pid namespace with its first process, so that one has everything save and stop before."""
+    yard.write("a")
+    container = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=KILL"]
+    with (yard.home / "daemon-01.txt").open("wb") as log:
+        unshare = subprocess.Popen(
+            [*container, OUTLAST, "daemon", str(yard.folder)], env=yard.env, stdout=log, stderr=log
+        )
+    yard.daemons.append(unshare)
+    yard.until(lambda: yard.lines("a"), "the worker")
+    (first,) = children(unshare.pid)
+    os.kill(first, signal.SIGTERM)
+    assert unshare.wait(PATIENCE) == 75, yard.said()
+    assert "not done, stopped by SIGTERM" in yard.supervisor_log("a")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _DAEMON_CODES = """\b
 Signals:
   TERM, INT, QUIT   the daemon ends, trainings go on; the next one takes them up
+                    (as the first process of a container it has all save and stop first)
   HUP, USR1         look at the folder now (HUP of a terminal ends the daemon)
 
 \b
@@ -34,6 +35,7 @@ Exit codes:
   64   bad usage, or no such folder
   69   another daemon has the folder
   73   the folder cannot be written
+  75   ended by a signal, as the first process of a container; run it again
 """
 
 _DRAIN_CODES = """\b

@@ -64,6 +64,8 @@ class Keeper:
         self._written: Books | None = None
         self._trouble = ""
         self._code: int | None = None
+        self._takes_all = os.getpid() == 1  # the kernel ends a pid namespace with its first process
+        self._leaving = False
         self._folder: Folder | None = None
         self._path = folder
 
@@ -99,6 +101,8 @@ class Keeper:
             self._scanner.submit("look", self._folder.look)
         if self._plan_at is not None and now >= self._plan_at:
             self._make_plan(now)
+        if self._leaving and not self._herd.living:
+            self._code = ExitCode.SAVED
         self._write_down()
 
     def _make_plan(self, now: float) -> None:
@@ -125,7 +129,8 @@ class Keeper:
 
     def _planned(self, look: Look, now: float) -> Plan:
         living = tuple(self._herd.living.values())
-        return plan(look.snapshot, living, self._herd.past, self._limits, draining=look.draining, now=now)
+        draining = look.draining or self._leaving
+        return plan(look.snapshot, living, self._herd.past, self._limits, draining=draining, now=now)
 
     def _say(self, made: Plan) -> None:
         """Each refusal once, and each time it changes."""
@@ -157,6 +162,11 @@ class Keeper:
                 self._plan_at = time.monotonic()
         elif number in self._ignored:
             return
+        elif number in self._ends and self._takes_all and self._herd.living and not self._leaving:
+            self._leaving = True
+            self._plan_at = time.monotonic()
+            text = f"{name}: as the first process of a container it would take every training with it"
+            self._tell("draining", "", f"{text}: all save and stop")
         elif number in self._ends:
             left = len(self._herd.living)
             cure = f'; "outlast drain {self._path}" would stop them' if left else ""
