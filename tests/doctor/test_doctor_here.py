@@ -111,12 +111,13 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, mount: Mount) -> None:
 
 
 FAULTS = {
-    "fsync:error=EIO": ("write", "failure"),
-    "rename:error=EPERM": ("write", "failure"),
-    "unlink:error=EROFS:when=1": ("write", "failure"),
-    "flock:error=ENOLCK": ("lock", "warning"),
-    "flock:retval=0": ("lock", "warning"),
-    "fallocate:error=EDQUOT": ("space", "failure"),
+    "fsync:error=EIO:when=1": ("write", "failure", "cannot sync a file"),
+    "fsync:error=EIO:when=2": ("write", "failure", "cannot sync the folder"),
+    "rename:error=EPERM": ("write", "failure", "cannot rename"),
+    "unlink:error=EROFS:when=1": ("write", "failure", "cannot remove"),
+    "flock:error=ENOLCK": ("lock", "warning", "refused"),
+    "flock:retval=0": ("lock", "warning", "granted to everybody"),
+    "fallocate:error=EDQUOT": ("space", "failure", "quota"),
 }
 
 
@@ -124,10 +125,10 @@ FAULTS = {
 def test_a_file_system_that_lacks_something(make_run: MakeRun) -> None:
     """A call that fails is told as what it means for the run, and nothing is left behind."""
     run = done_run(make_run)
-    for fault, (check, level) in FAULTS.items():
+    for fault, (check, level, said) in FAULTS.items():
         traced = ["-e", f"trace={fault.partition(':')[0]}", "-e", f"inject={fault}"]
         found = doctor(run.job_file, wrapper=["strace", "-f", "-o", "/dev/null", *traced])
-        assert any(line.startswith(level) for line in found.of(check)), (fault, found.lines)
+        assert any(line.startswith(level) and said in line for line in found.of(check)), (fault, found.lines)
         assert found.code == (level == "failure")
         assert not [name for name in os.listdir(run.directory.path) if "doctor" in name]
 

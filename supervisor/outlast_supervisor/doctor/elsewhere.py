@@ -51,11 +51,13 @@ def in_shell(own: Own) -> Iterator[Line]:
             "start it in tmux, with nohup, or by: outlast cron JOB, outlast systemd JOB",
         )
     else:
+        keeper = next((name for name in own.above if name in _KEEPERS), "")
         why = (
             "SIGHUP is ignored, as by nohup"
             if hup
-            else "it is kept by "
-            + next((name for name in own.above if name in _KEEPERS), "who started it: there is no terminal")
+            else f"{keeper} keeps it when the terminal is closed"
+            if keeper
+            else "no terminal can be closed over it"
         )
         yield ok("warning", f"no scheduler: SIGTERM saves and ends; {why}")
     if signal.SIGINT in own.ignored:

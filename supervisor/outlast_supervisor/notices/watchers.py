@@ -110,9 +110,11 @@ class Watchers:
         self.tell(f"the watch for notices of {cloud} {why}; starting it again in {wait:.0f} s", "warning")
 
     def _start(self, cloud: str, now: float) -> None:
+        # -P: the folder that we were started in may hold a json.py of the training's
+        words = [sys.executable, "-P", "-m", "outlast_supervisor.notices.watch", str(os.getpid()), cloud]
         process = subprocess.Popen(
-            # -P: the folder that we were started in may hold a json.py of the training's
-            [sys.executable, "-P", "-m", "outlast_supervisor.notices.watch", str(os.getpid()), cloud],
+            # by a shell: Popen waits for the exec, and a Python on a cluster's file system may hang in it
+            ["/bin/sh", "-c", 'exec "$@"', "sh", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
