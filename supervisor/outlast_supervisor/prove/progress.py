@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import time
+
+from outlast_supervisor.telling import Teller
 
 from .model import Leg
 
-_EVERY = 10.0  # seconds between two lines where nobody watches a terminal
-_LIVE = 0.25
-
 
 class Progress:
-    """Lines on stderr; on a terminal the last one is renewed in place."""
+    """Which legs began and ended, told as they do."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._terminal = sys.stderr.isatty()
+        self._teller = Teller("prove", quiet=quiet)
         self._began = time.monotonic()
         self._active: dict[str, tuple[int, int | None]] = {}
         self._done = 0
         self._total = 0
-        self._drawn = 0.0
-        self._width = 0
 
     def plan(self, legs: int) -> None:
         """So many launches are to come in addition."""
@@ -33,9 +28,7 @@ class Progress:
         if step is None:
             self.say(f"{leg.name} begins ({len(self._active) + self._done + 1} of {self._total})")
         self._active[leg.name] = (step or 0, leg.stop_at)
-        now = time.monotonic()
-        if now - self._drawn >= (_LIVE if self._terminal else _EVERY):
-            self._drawn = now
+        if self._teller.due():
             self._live()
 
     def ended(self, leg: Leg) -> None:
@@ -44,21 +37,10 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        if self._quiet:
-            return
-        clear = "\r" + " " * self._width + "\r" if self._width else ""
-        self._width = 0
-        print(f"{clear}outlast prove: {text}", file=sys.stderr, flush=True)
+        self._teller.say(text)
 
     def _live(self) -> None:
         legs = [f"{name} {step}/{last or '?'}" for name, (step, last) in self._active.items()]
-        text = (
+        self._teller.live(
             f"{time.monotonic() - self._began:.0f} s, {self._done} of {self._total} done: {', '.join(legs)}"
         )
-        if self._quiet:
-            return
-        if not self._terminal:
-            print(f"outlast prove: {text}", file=sys.stderr, flush=True)
-            return
-        print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
-        self._width = len(text)

@@ -1,0 +1,46 @@
+"""What a person sees of long work: lines on stderr that stay, and a last one that is renewed in place."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+_EVERY = 10.0  # seconds between two lines where nobody watches a terminal
+_LIVE = 0.25
+
+
+class Teller:
+    """Lines of one command; on a terminal the last one is renewed, elsewhere it comes now and then."""
+
+    def __init__(self, command: str, *, quiet: bool) -> None:
+        self._head = f"outlast {command}: "
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()
+        self._drawn = 0.0
+        self._width = 0
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._quiet:
+            return
+        clear = "\r" + " " * self._width + "\r" if self._width else ""
+        self._width = 0
+        print(f"{clear}{self._head}{text}", file=sys.stderr, flush=True)
+
+    def due(self) -> bool:
+        """Whether it is time to show again how far the work is."""
+        now = time.monotonic()
+        if now - self._drawn < (_LIVE if self._terminal else _EVERY):
+            return False
+        self._drawn = now
+        return True
+
+    def live(self, text: str) -> None:
+        """How far the work is; the next such text takes its place."""
+        if self._quiet:
+            return
+        if not self._terminal:
+            print(f"{self._head}{text}", file=sys.stderr, flush=True)
+            return
+        print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
+        self._width = len(text)
