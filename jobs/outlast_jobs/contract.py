@@ -32,6 +32,8 @@ class Env:
     STOP_AT = "OUTLAST_STOP_AT"  # step at which to seal the last generation and leave with 0
     CUT = "OUTLAST_CUT"  # "SIGTERM@5,SIGKILL@7": signals that the trainer sends itself at these boundaries
     LEAVE_OUT = "OUTLAST_LEAVE_OUT"  # a part that the restore leaves as a fresh start makes it
+    # Set by `outlast drill` alone, for the supervisor, which passes it on with RECORD and STOP_AT
+    DRILL = "OUTLAST_DRILL"  # the folder in which the drill asks a process to stop at a point
 
 
 class Field:
@@ -110,4 +112,5 @@ class Schema:
     REQUEST = "outlast.request/1"
     LOCK = "outlast.lock/1"
     PROOF = "outlast.proof/1"
+    DRILL = "outlast.drill/1"
     DAEMON = "outlast.daemon/1"

@@ -131,6 +131,8 @@ class Launcher:
             Env.DEADLINE: self.deadline,
             Env.ALLOW_RNG_LOSS: "1" if self.allow_rng_loss else None,
         }
+        if Env.DRILL in os.environ:
+            optional |= {name: os.environ.get(name) for name in (Env.DRILL, Env.RECORD, Env.STOP_AT)}
         env.update({name: str(value) for name, value in optional.items() if value is not None})
         return env
 

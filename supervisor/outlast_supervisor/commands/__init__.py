@@ -32,7 +32,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "prove": ("prove", "prove", "Show that a resumed run is the run, and that forgetting would be noticed."),
     "systemd": ("systemd", "systemd", "Print or install what systemd needs to run a job until it is done."),
     "doctor": ("doctor", "doctor", "Check the machine, the place and the scheduler before the run."),
-    "drill": ("later", "drill", "Not yet: attack a job and check the promises."),
+    "drill": ("drill", "drill", "Attack a copy of a job, and check what is promised after each attack."),
     "slurm": ("slurm", "slurm", "Print the batch script by which Slurm runs a job, or submit it."),
     "cron": ("cron", "cron", "Print or install the crontab lines that carry a job on."),
     "k8s": ("k8s", "k8s", "Print the Kubernetes Job that carries a job on."),

@@ -18,6 +18,5 @@ def _later(name: str) -> click.Command:
     return command
 
 
-drill = _later("drill")
 report = _later("report")
 export = _later("export")

@@ -1,0 +1,1 @@
+"""Attacking a copy of a job, and holding what it did against what is promised."""

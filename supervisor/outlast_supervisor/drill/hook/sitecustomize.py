@@ -1,0 +1,160 @@
+"""Loaded by every Python of a drilled run: stops the process where a drill asked for it, or refuses a write.
+
+Python's own audit events (PEP 578) tell of each file that is opened and each folder that is made, and the
+library of what it tells its supervisor. The folder that OUTLAST_DRILL names holds what is asked: `armed`, a
+line "TOKEN ROLE POINT ATTEMPT STEP", becomes `hit-PID` by the one process that comes to the point, which then
+stops itself; while `refuse` is there, no file can be written among the checkpoints, and it holds the errno.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False  # as typing has it, without what importing that costs
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class _Watch:
+    """What this process looks for, and what it has seen of its own saves."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.checkpoints = os.path.join(os.path.dirname(folder), "run", "checkpoints")
+        attempt = os.environ.get("OUTLAST_ATTEMPT", "")
+        self.role = "worker" if attempt else "supervisor"
+        self.attempt = int(attempt or 0)
+        self.step = 0
+        self.complete = False
+        self.busy = False
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if event not in _LOOKS or self.busy:
+            return
+        self.busy = True
+        try:
+            point: str = _LOOKS[event](self, *args)
+            if point:
+                self.at(point)
+        finally:
+            self.busy = False
+
+    def said(self, told: dict[Any, Any]) -> str:
+        fields = {str(key): str(value) for key, value in told.items()}
+        phase = fields.get("X_OUTLAST_PHASE", "")
+        if "READY" in fields:
+            return "batch"
+        if "X_OUTLAST_STEP" in fields and phase:
+            self.step = int(fields["X_OUTLAST_STEP"])
+            return "step"
+        if phase in ("restore", "eval", "save"):
+            self.mark(phase)
+            return phase
+        return ""
+
+    def opened(self, path: Any, mode: Any, flags: Any) -> str:
+        if not isinstance(path, (str, bytes, os.PathLike)) or not isinstance(flags, int):
+            return ""
+        path = str(os.fsdecode(path))
+        if not path.startswith(self.checkpoints):
+            return ""
+        if path == self.checkpoints:
+            return self.taken("sealed") if self.complete else ""
+        inside, name = os.path.split(path[len(self.checkpoints) + 1 :])
+        if flags & _WRITING:
+            self.refuse(path)
+            if not inside.startswith(".writing-"):
+                return ""
+            if name in ("index.json", "index.json.sha256"):
+                return "index" if name == "index.json" else "digest"
+            return "files" if os.listdir(os.path.dirname(path)) else ""
+        if inside.startswith(".writing-") and os.path.exists(os.path.join(path, "index.json.sha256")):
+            self.complete = True
+            return "rename"
+        return ""
+
+    def imported(self, module: str, *rest: Any) -> str:
+        if module == "outlast_worker":
+            self.mark("library")
+        return ""
+
+    def taken(self, point: str) -> str:
+        self.complete = False
+        return point
+
+    def made(self, path: Any, mode: int, dir_fd: int) -> str:
+        if os.fsdecode(path).startswith(self.checkpoints):
+            self.refuse(path)
+        return ""
+
+    def renamed(self, source: Any, target: Any, *rest: int) -> str:
+        return "prune" if os.path.basename(os.fsdecode(target)).startswith(".trash-step-") else ""
+
+    def removed(self, path: Any, dir_fd: int) -> str:
+        return "pruning" if self.role == "supervisor" and os.fsdecode(path).endswith(".pt") else ""
+
+    def mark(self, phase: str) -> None:
+        name = os.path.join(self.folder, "seen-" + phase)
+        if not os.path.exists(name):
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+
+    def refuse(self, path: Any) -> None:
+        try:
+            with open(os.path.join(self.folder, "refuse")) as file:
+                code = int(file.read())
+        except (OSError, ValueError):
+            return
+        raise OSError(code, os.strerror(code), os.fsdecode(path))
+
+    def at(self, point: str) -> None:
+        """Stop here, if this is what is asked and nobody else was first."""
+        armed = os.path.join(self.folder, "armed")
+        try:
+            with open(armed) as file:
+                _, role, wanted, attempt, step = file.read().split()
+            if (role, wanted) != (self.role, point) or self.attempt < int(attempt) or self.step < int(step):
+                return
+            os.rename(armed, os.path.join(self.folder, f"hit-{os.getpid()}"))
+        except (OSError, ValueError):
+            return
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+_LOOKS: dict[str, Callable[..., str]] = {
+    "outlast.said": _Watch.said,
+    "import": _Watch.imported,
+    "open": _Watch.opened,
+    "os.mkdir": _Watch.made,
+    "os.rename": _Watch.renamed,
+    "os.remove": _Watch.removed,
+}
+
+
+def _begin(folder: str) -> None:
+    watch = _Watch(folder)
+    watch.mark(watch.role)
+    sys.addaudithook(watch)
+    watch.busy = True
+    watch.at("import")
+    watch.busy = False
+
+
+def _load_next() -> None:
+    """The sitecustomize that this one hides: the system's own, or the job's."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if os.environ.get("OUTLAST_DRILL"):
+    _begin(os.environ["OUTLAST_DRILL"])
+_load_next()
