@@ -20,10 +20,11 @@ _RUNTIME = "/run/user/0"  # in a /run of its own
 ROOT_ENV = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
 """What a service manager is started with; nothing of the tests' own environment reaches it."""
 
-# The namespace sees its own control group as the root, and no controllers: nothing else is touched.
+# The namespace sees its own control group as the root, and no controllers: nothing else is touched. It ends
+# with the tests, however these end.
 NAMESPACE = """
 echo $$ > "$1/cgroup.procs"; shift
-exec unshare --pid --fork --kill-child=KILL --mount --mount-proc --cgroup --ipc bash -ec '
+exec setpriv --pdeathsig KILL unshare --pid --fork --kill-child=KILL --mount --mount-proc --cgroup --ipc bash -ec '
 mount --make-rprivate /
 mount -t tmpfs run /run
 mkdir -p /run/systemd/system
