@@ -37,6 +37,20 @@ def test_a_cancelled_job_stays_cancelled(site: Site, way: str) -> None:
     assert submitted.restarts() == 0
 
 
+def test_a_cancel_shortly_before_the_end(site: Site) -> None:
+    """A cancel within the warning time is a cancel: Slurm is asked why it ended the job."""
+    submitted = site.submit("late", counting(slurm={"warn": "120s"}))
+    submitted.until_counted(20)
+    submitted.cap(100)
+    submitted.until(lambda: len(submitted.run.records("deadline")) > 1, "the end that has moved")
+    submitted.cluster.slurm("scancel", submitted.id)
+    submitted.ends("CANCELLED", "75:0")
+    submitted.run.nothing_left()
+    submitted.ends("CANCELLED", "75:0")
+    assert submitted.restarts() == 0
+    assert submitted.run.verified()[0].step == submitted.counted()[-1][0], "saved"
+
+
 def test_a_job_stopped_by_a_person_is_held(site: Site) -> None:
     """`outlast stop` ends the job with 70, saved; it is not queued again."""
     submitted = site.submit("stop", counting())
