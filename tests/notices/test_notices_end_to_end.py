@@ -15,6 +15,8 @@ from tests.e2e.harness import PATIENCE, Run, all_pids, children, gone
 from tests.notices.metadata import ACTION, EVENTS, PREEMPTED, REBALANCE, Metadata, event, iso, metadata
 from tests.waiting import wait_until
 
+from outlast_supervisor.notices.watchers import EARLY
+
 __all__ = ["make_run"]
 WORKER = Path(__file__).with_name("by_hand.py")
 
@@ -75,12 +77,29 @@ def test_a_notice_saves_and_ends_before_the_machine_does(
     [newest] = run.verified()
     assert newest.index is not None
     [deadline] = run.records("deadline")
-    assert deadline.data["at"] == pytest.approx(end, abs=5)
+    assert deadline.data["at"] == pytest.approx(end - EARLY, abs=5)
     assert "the deadline" in run.records("notice")[-1].data["signal"]
     run.nothing_left()
     service.values.update({ACTION: None, PREEMPTED: "FALSE", EVENTS: {"Events": []}})
     run.write_job(job(cloud, total=newest.index.step + 5))
     assert run.start().wait() == 0, run.report()
+
+
+def test_it_trains_on_until_a_save_just_fits(make_run: MakeRun, service: Metadata) -> None:
+    """Where steps and saves are known to be short, nothing is given away; and some seconds are left to leave."""
+    run = make_run(job("aws"), env=service.env)
+    supervisor = run.start()
+    until_ready(run)
+    supervisor.send(signal.SIGUSR1)
+    run.until(lambda: len(run.records("sealed")) == 1, "a save that shows how long one takes")
+    end = time.time() + 10
+    service.say(ACTION, {"action": "terminate", "time": iso(10)})
+    known = run.until(lambda: run.records("deadline"), "the end")[0]
+    assert supervisor.wait() == 75, run.report()
+    [told] = [r for r in run.records("notice") if "the deadline" in r.data["signal"]]
+    assert known.wall < told.wall < end - 1, run.report()
+    first, last = run.records("sealed")
+    assert last.data["step"] > first.data["step"] + 5
 
 
 def test_a_notice_that_is_taken_back_ends_nothing(make_run: MakeRun, service: Metadata) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from outlast_supervisor.notices.watchers import Watchers
+from outlast_supervisor.notices.watchers import EARLY, Watchers
 from outlast_supervisor.notices.words import Told
 
 
@@ -40,9 +40,9 @@ def test_a_guessed_end_comes_no_later_for_being_told_again() -> None:
     heard, now = Heard(), time.monotonic()
     heard.hear("end", "preempted", now + 30, guessed=True)
     heard.hear("end", "preempted", now + 90, guessed=True)
-    assert heard.known == {"s: preempted": now + 30}
+    assert heard.known == {"s: preempted": now + 30 - EARLY}
     heard.hear("end", "terminate", now + 100)
-    assert heard.known == {"s: terminate": now + 100}
+    assert heard.known == {"s: terminate": now + 100 - EARLY}
 
 
 def test_one_source_has_one_end() -> None:
@@ -50,7 +50,7 @@ def test_one_source_has_one_end() -> None:
     heard = Heard()
     heard.hear("end", "a", 5.0)
     heard.hear("end", "b", 9.0)
-    assert heard.known == {"s: b": 9.0}
+    assert heard.known == {"s: b": 9.0 - EARLY}
     heard.hear("none")
     assert heard.known == {}
     heard.hear("end", "c", 7.0)

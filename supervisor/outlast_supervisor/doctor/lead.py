@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from outlast_jobs.jobfile import Job
 
+from ..notices.watchers import EARLY
 from .line import Line, failure, ok, warning
 from .past import Past
 
@@ -35,7 +36,7 @@ def grace(job: Job, past: Past) -> Iterator[Line]:
     yield enough("grace", "stop.grace", job.stop.grace, past, "raise stop.grace in the job file")
     for cloud in job.notices:
         what = f"the notice of {cloud}"
-        yield enough("notices", what, CLOUDS[cloud], past, "make steps or saves shorter")
+        yield enough("notices", what, CLOUDS[cloud] - EARLY, past, "make steps or saves shorter")
 
 
 def patience(check: str, what: str, seconds: float, job: Job, cure: str) -> Line:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds until a child that died is started again
 LIVED = 60.0  # seconds after which a death is a new one
+EARLY = 5.0
+"""Seconds by which an end is taken to come before its time: vendors call it approximate, clocks are told to the
+second, and after the save we have to leave, and perhaps to have a job queued again."""
 MOST = 64 << 10  # bytes kept of a line without an end
 
 
@@ -188,7 +191,7 @@ class Watchers:
         self.tell(f"{name}: {max(0.0, left):.0f} s left", "warning")
         before = self._ends.get(told.source)
         self._ends[told.source] = name
-        self.know(name, told.at)
+        self.know(name, told.at - EARLY)
         if before is not None and before != name:
             self.know(before, None)
 
