@@ -104,9 +104,8 @@ def _mark_of(pid: int) -> Mark | None:
     prefix = f"{MARK}=".encode()
     with contextlib.suppress(OSError, msgspec.DecodeError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", _FIRST)
-        if _RUN in itertools.pairwise(
-            words
-        ):  # whatever else inherited the mark, such as a hook, is no supervisor
+        # whatever else inherited the mark, such as a hook, is no supervisor
+        if _RUN in itertools.pairwise(words):
             for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 if line.startswith(prefix):
                     return msgspec.json.decode(line[len(prefix) :], type=Mark)
