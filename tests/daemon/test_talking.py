@@ -86,6 +86,7 @@ def test_it_outlives_a_terminal_under_nohup(yard: Yard) -> None:
         master, slave = pty.openpty()
         daemon = subprocess.Popen(
             ["setsid", "-c", *(["nohup"] if ignored else []), OUTLAST, "daemon", str(yard.folder)],
+            cwd=yard.home,  # nohup writes there
             env=yard.env,
             stdin=slave,
             stdout=slave,
