@@ -101,7 +101,8 @@ class Ending(Struct, frozen=True):
 
     @property
     def progress(self) -> bool:
-        return self.sealed if self.attached else self.alive_seconds >= ALIVE_IS_PROGRESS
+        # a seal counts also where no message arrived; only of one that sealed nothing the time has to tell
+        return self.sealed or (not self.attached and self.alive_seconds >= ALIVE_IS_PROGRESS)
 
 
 class Outcome(Struct, frozen=True):

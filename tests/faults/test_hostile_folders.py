@@ -91,7 +91,8 @@ def test_no_odd_file_in_a_file_s_place_hangs_a_start_or_leads_out(
     secret.write_bytes(b"secret\n")
     kinds = odd_files(secret)
     kinds.pop("ten gigabytes")  # readers are tried with that by themselves
-    for kind in scaled(("a pipe", "a link to a secret", "a folder"), tuple(kinds)):
+    usual = ("a pipe", "a link to a secret", "a folder")
+    for kind in scaled((usual[len(name) % 3],), tuple(kinds)):
         run = Run(tmp_path / kind.replace(" ", "-"), JOB)
         runs.append(run)
         place = run.directory.path / name
@@ -268,7 +269,8 @@ def test_a_device_under_a_generation_s_name_is_refused(tmp_path: Path) -> None:
 
 def test_a_job_s_name_cannot_lead_out(tmp_path: Path) -> None:
     """The name of a job becomes a folder's name, and is refused where it could be more."""
-    for name in ("../x", "/x", "a/b", "..", ".", "", "a\\0b", "x" * 300, "a\\nb"):
+    names = ("../x", "/x", "a/b", "..", ".", "", "a\\0b", "x" * 300, "a\\nb")
+    for name in scaled(names[:4], names):
         (tmp_path / "job.yaml").write_text(f'name: "{name}"\ncommand: [sh, -c, "exit 0"]\n')
         found = subprocess.run([OUTLAST, "run", "job.yaml"], cwd=tmp_path, capture_output=True, text=True)
         assert found.returncode == 64, (name, found)

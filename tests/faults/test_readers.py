@@ -10,7 +10,7 @@ import pytest
 from tests.faults.readers import make
 from tests.faults.scale import scaled, told
 
-NUMBER = scaled(250, 6_000)
+NUMBER = scaled(120, 6_000)
 CHILD = Path(__file__).with_name("fuzz_child.py")
 NAMES = [
     "job file", "resolved job", "run.json", "index", "index with its digest", "index digest", "generation's file",

@@ -69,7 +69,7 @@ def test_no_policy_drops_what_may_be_needed_and_each_says_why() -> None:
     tried = 0
     for gens in _sets():
         names = [str(g.name) for g in gens]
-        for keep in POLICIES:
+        for keep in POLICIES[:: scaled(3, 1)]:
             for pinned, resumed in itertools.product([None, *names], [None, *names]):
                 tried += 1
                 pins = {pinned} if pinned else set()
