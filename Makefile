@@ -1,11 +1,12 @@
-# Everything a person or the gate runs: make run, make test, make lint, make bench.
+# Everything a person or the gate runs: make run, make test, make lint, make bench; make torture for the whole of what
+# make test takes samples of.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PIP_QUIET ?= -q
 
-.PHONY: run test lint bench clean
+.PHONY: run test torture lint bench clean
 
 $(STAMP): pyproject.toml constraints-dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +18,9 @@ run: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
+
+torture: $(STAMP)
+	OUTLAST_TORTURE=1 $(BIN)/python -m pytest -q -rP --timeout 1800 -n 2 --dist worksteal tests/faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
