@@ -1,4 +1,8 @@
-"""The one durable write, and reads that follow no link: whatever must survive a kill goes through here."""
+"""The one durable write, and reads that follow no link: whatever must survive a kill goes through here.
+
+Each act is an audit event (PEP 578) before it is done: `outlast.write`, `outlast.rename`, `outlast.discard` and
+`outlast.sync`, with the paths that it is about. By them `outlast drill` strikes between two acts.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import errno
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
@@ -58,6 +63,7 @@ def write_file(
     ``progress`` is told the bytes of each piece after it was written; what it raises ends the write.
     With ``root``, a folder above ``path``, no symbolic link between the two is followed.
     """
+    sys.audit("outlast.write", str(path))
     digest = hashlib.sha256() if hasher is None else hasher
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     flags |= os.O_EXCL if exclusive else os.O_TRUNC
@@ -138,6 +144,7 @@ def _replace_beneath(root: Path, temporary: Path, path: Path, data: bytes, durab
 
 def fsync_dir(path: Path) -> None:
     """Make the names in a folder durable."""
+    sys.audit("outlast.sync", str(path))
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -163,6 +170,7 @@ def rename_to_free_name(source: Path, target: Path) -> None:
     """``rename`` that refuses any existing target; plain ``rename`` replaces files and empty folders."""
     import ctypes  # here: 5 ms that most processes need not pay
 
+    sys.audit("outlast.rename", str(source), str(target))
     libc = ctypes.CDLL(None, use_errno=True)
     rename = getattr(libc, "renameat2", None)
     if rename is not None:
@@ -183,6 +191,7 @@ def discard(path: Path, trash_parent: Path, *, durable: bool = True) -> Path:
 
     Unless ``durable`` the caller syncs ``trash_parent`` before anything in it is deleted.
     """
+    sys.audit("outlast.discard", str(path))
     trash = trash_parent / f"{TRASH}{path.name.lstrip('.')[:50]}-{_unique()}"
     parent = open_folder(
         trash_parent
