@@ -78,11 +78,12 @@ def alive(mark: str) -> list[int]:
 
 
 HOLDS = (
+    "files/KILL/run",
+    "digest/USR1/trainer",
+    "index/STOP/group",
     "batch/TERM/supervisor",
-    "rename/KILL/run",
-    "eval/USR1/trainer",
-    "prune/KILL/supervisor",
-    "disk/read-only/disk",
+    "pruning/KILL/supervisor",
+    "disk/full/disk",
     "damage/flip/newest",
 )
 
@@ -96,8 +97,8 @@ def test_a_sound_job_holds(tmp_path: Path) -> None:
     ends = [row for name, row in drilled.rows.items() if name.startswith("end of run")]
     assert ends
     assert all("state as in the uninterrupted run" in row["what"] for row in ends)
-    assert "attempt" in drilled.rows["rename/KILL/run"]["what"]
-    assert drilled.rows["eval/USR1/trainer"]["lost"] == "0 of 0 allowed"
+    assert drilled.rows["files/KILL/run"]["lost"] == "5 of 5 allowed"
+    assert drilled.rows["digest/USR1/trainer"]["lost"] == "0 of 0 allowed"
     assert not (tmp_path / "called").exists()
     assert list((tmp_path / "run").iterdir()) == []
     assert not alive(str(tmp_path / "run"))

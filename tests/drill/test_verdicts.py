@@ -67,6 +67,9 @@ HELD = {
         first={1: 1, 2: 6},
         code=-signal.SIGKILL,
     ),
+    "rotten before": dataclasses.replace(
+        case(Act.STOP, generations={G5: ""}, **ON), before=dataclasses.replace(BEFORE, aside=frozenset({G10}))
+    ),
     "never trained": case(Act.TERM, steps={2: 11}),
 }
 
@@ -102,6 +105,18 @@ BROKEN = {
     "no hang": (case(Act.HANG), "no hang was noticed"),
     "no word of a full disk": (case(Act.FULL, Target.DISK, **ON), "not marked unprotected"),
     "not again": (case(Act.FULL, Target.DISK, unprotected=1, **ON), "no save succeeded"),
+    "not the next best": (
+        case(
+            Act.FLIP,
+            Target.NEWEST,
+            damaged=G10,
+            aside=frozenset({G10}),
+            generations={G5: ""},
+            restored={1: 0, 2: 0},
+            first={2: 1},
+        ),
+        "13 steps are lost; at most 8 may be",
+    ),
     "trained from rot": (case(Act.FLIP, Target.NEWEST, damaged=G10), "was damaged and not set aside"),
 }
 

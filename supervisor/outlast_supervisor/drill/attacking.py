@@ -19,6 +19,8 @@ from .model import Act, Attack, Case, Seen, Target
 from .observe import Lines, observe
 from .supervised import ScratchRun, Stuck
 
+_SAVES = 4  # so many are waited for, where an attack needs generations
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -153,9 +155,10 @@ class Attacker:
     # --- the disk, and rot ---
 
     def _disk(self, attack: Attack, before: Seen) -> Case:
+        before = self._with_generations(before, 1)
         worker = self._scratch.gate.stopped
-        if worker is None or not before.generations:
-            raise strike.CannotTry("there is no generation yet whose size is known")
+        if worker is None:
+            raise strike.CannotTry("no trainer is there to be struck")
         make = strike.full_disk if attack.act is Act.FULL else lambda scratch, _: strike.read_only(scratch)
         how, undo = make(self._scratch, worker)
         case = self._case(attack, before, before.attempt, how)
@@ -175,13 +178,7 @@ class Attacker:
         )
 
     def _rot(self, attack: Attack, before: Seen, dealt: random.Random) -> Case:
-        last = before.steps.get(before.attempt, 0)
-        if len(before.generations) < 2:
-            if not self.hold(before.attempt, last + 2 * self._cadence + 1):
-                raise RunOver
-            before = self.seen()
-        if len(before.generations) < 2:
-            raise strike.CannotTry("the run has no second generation to fall back to")
+        before = self._with_generations(before, 2)
         case = self._case(attack, before, before.attempt)
         self._scratch.gate.stopped = None
         self._scratch.send_all(signal.SIGKILL)
@@ -190,6 +187,16 @@ class Attacker:
         how = strike.damage(attack.act, newest, dealt)
         self._scratch.gate.arm("step", attempt=before.attempt + 1)
         return self._follow(dataclasses.replace(case, how=how, damaged=newest.name))
+
+    def _with_generations(self, before: Seen, least: int) -> Seen:
+        """Go on until so many generations are there, if that takes no more than some saves."""
+        for _ in range(_SAVES):
+            if len(before.generations) >= least:
+                return before
+            if not self.hold(before.attempt, before.steps.get(before.attempt, 0) + self._cadence + 1):
+                raise RunOver
+            before = self.seen()
+        raise strike.CannotTry(f"the run does not come to have {least} generations")
 
     def _case(self, attack: Attack, before: Seen, struck: int, how: str = "") -> Case:
         return Case(attack, before, before, struck, self._cadence, library=True, how=how)

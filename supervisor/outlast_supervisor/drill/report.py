@@ -14,6 +14,7 @@ from .drilling import Drill
 from .model import Row
 
 HEAD = ("attack", "what happened", "work lost", "verdict")
+_NAMED = 5  # attacks that did not fit, by name; all are in the JSON
 _COLOURS = {"held": "green", "did not hold": "bold red", "undecided": "yellow", "not tried": "dim"}
 
 
@@ -57,7 +58,9 @@ def after_table(drill: Drill) -> list[str]:
     """What follows the table: notes, what did not fit, where the rest lies, and the verdict last."""
     told = [f"note: {note}" for note in drill.notes]
     if drill.left:
-        told.append(f"did not fit into {drill.options.minutes:g} minutes: {', '.join(drill.left)}")
+        more = f" and {len(drill.left) - _NAMED} more" if len(drill.left) > _NAMED else ""
+        names = f"{', '.join(drill.left[:_NAMED])}{more}"
+        told.append(f"did not fit into {drill.options.minutes:g} minutes: {names}")
     if drill.kept is not None:
         told.append(f'the scratch runs: "{drill.kept}"')
     told.append(f"seed: {drill.options.seed}")

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 
 from outlast_jobs.contract import Answer, ExitCode
+from outlast_jobs.generation import GenerationName
 
 from .model import Act, Case, Check, Row, Seen, Target, Word
 
@@ -106,9 +107,11 @@ def _generations(case: Case) -> Check:
 
 def _newest_is_there(case: Case) -> Check:
     """The newest that was acknowledged: it may be pruned only once a newer one is there."""
-    if not case.before.sealed or case.before.sealed[-1] == case.damaged:
+    rotten = {*case.before.aside, case.damaged}  # by this attack or an earlier one, and not by the run
+    sound = [name for name in case.before.sealed if name not in rotten]
+    if not sound:
         return Check("acknowledged", True)
-    name = case.before.sealed[-1]
+    name = sound[-1]
     pruned = name in case.after.dropped and len(case.after.sealed) > len(case.before.sealed)
     there = name in case.after.generations or pruned
     return Check("acknowledged", there, "" if there else f"the newest that was acknowledged is gone: {name}")
@@ -167,11 +170,19 @@ def _work(case: Case) -> Check:
 
 
 def allowed_loss(case: Case) -> int:
-    """The most steps that may be lost: none after a notice, else one cadence, and one for what was damaged."""
+    """The most steps that may be lost: none after a notice, else one cadence.
+
+    Where the newest generation was damaged it is all that came after the newest of the others.
+    """
     if case.attack.target is Target.NEWEST:
-        return 2 * case.cadence
-    to_supervisor_early = case.attack.target is Target.SUPERVISOR and case.attack.act is Act.USR1
-    return 0 if case.attack.notice and not to_supervisor_early else case.cadence
+        others = [
+            parsed
+            for n in case.before.generations
+            if n != case.damaged and (parsed := GenerationName.parse(n))
+        ]
+        restored = max(others).step if others else 0
+        return max(0, case.after.steps.get(case.struck_attempt, 0) - restored)
+    return 0 if case.attack.notice else case.cadence
 
 
 def _equal(case: Case) -> Check:

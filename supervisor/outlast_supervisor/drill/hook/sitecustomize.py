@@ -1,9 +1,9 @@
 """Loaded by every Python of a drilled run: stops the process where a drill asked for it, or refuses a write.
 
-Python's own audit events (PEP 578) tell of each file that is opened and each folder that is made, and the
-library of what it tells its supervisor. The folder that OUTLAST_DRILL names holds what is asked: `armed`, a
-line "TOKEN ROLE POINT ATTEMPT STEP", becomes `hit-PID` by the one process that comes to the point, which then
-stops itself; while `refuse` is there, no file can be written among the checkpoints, and it holds the errno.
+Audit events (PEP 578) tell of each durable act and of what the library tells its supervisor. The folder that
+OUTLAST_DRILL names holds what is asked: `armed`, a line "TOKEN ROLE POINT ATTEMPT STEP", becomes `hit-PID` by the
+one process that comes to the point, which then stops itself; while `refuse` is there, no file can be written among
+the checkpoints, and it holds the errno.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ TYPE_CHECKING = False  # as typing has it, without what importing that costs
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class _Watch:
@@ -59,43 +57,42 @@ class _Watch:
             return phase
         return ""
 
-    def opened(self, path: Any, mode: Any, flags: Any) -> str:
-        if not isinstance(path, (str, bytes, os.PathLike)) or not isinstance(flags, int):
-            return ""
-        path = str(os.fsdecode(path))
+    def written(self, path: str) -> str:
+        """A file is about to be made."""
         if not path.startswith(self.checkpoints):
             return ""
-        if path == self.checkpoints:
-            return self.taken("sealed") if self.complete else ""
-        inside, name = os.path.split(path[len(self.checkpoints) + 1 :])
-        if flags & _WRITING:
-            self.refuse(path)
-            if not inside.startswith(".writing-"):
-                return ""
-            if name in ("index.json", "index.json.sha256"):
-                return "index" if name == "index.json" else "digest"
-            return "files" if os.listdir(os.path.dirname(path)) else ""
-        if inside.startswith(".writing-") and os.path.exists(os.path.join(path, "index.json.sha256")):
-            self.complete = True
-            return "rename"
-        return ""
+        self.refuse(path)
+        folder, name = os.path.split(path)
+        if not folder[len(self.checkpoints) + 1 :].startswith(".writing-"):
+            return ""
+        if name in ("index.json", "index.json.sha256"):
+            return "index" if name == "index.json" else "digest"
+        return "files" if os.listdir(folder) else ""
+
+    def renamed(self, source: str, target: str) -> str:
+        if not source[len(self.checkpoints) + 1 :].startswith(".writing-"):
+            return ""
+        self.complete = True
+        return "rename"
+
+    def synced(self, path: str) -> str:
+        if path != self.checkpoints or not self.complete:
+            return ""
+        self.complete = False
+        return "sealed"
+
+    def discarded(self, path: str) -> str:
+        return "prune" if os.path.basename(path).startswith("step-") else ""
 
     def imported(self, module: str, *rest: Any) -> str:
         if module == "outlast_worker":
             self.mark("library")
         return ""
 
-    def taken(self, point: str) -> str:
-        self.complete = False
-        return point
-
     def made(self, path: Any, mode: int, dir_fd: int) -> str:
         if os.fsdecode(path).startswith(self.checkpoints):
             self.refuse(path)
         return ""
-
-    def renamed(self, source: Any, target: Any, *rest: int) -> str:
-        return "prune" if os.path.basename(os.fsdecode(target)).startswith(".trash-step-") else ""
 
     def removed(self, path: Any, dir_fd: int) -> str:
         return "pruning" if self.role == "supervisor" and os.fsdecode(path).endswith(".pt") else ""
@@ -130,9 +127,11 @@ class _Watch:
 _LOOKS: dict[str, Callable[..., str]] = {
     "outlast.said": _Watch.said,
     "import": _Watch.imported,
-    "open": _Watch.opened,
+    "outlast.write": _Watch.written,
+    "outlast.rename": _Watch.renamed,
+    "outlast.sync": _Watch.synced,
+    "outlast.discard": _Watch.discarded,
     "os.mkdir": _Watch.made,
-    "os.rename": _Watch.renamed,
     "os.remove": _Watch.removed,
 }
 
