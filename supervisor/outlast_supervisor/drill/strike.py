@@ -62,7 +62,9 @@ def send(attack: Attack, scratch: ScratchRun, worker: ProcessIdentity | None, nu
     if attack.act is Act.STOP:
         time.sleep(STOPPED_FOR)
         send(Attack(attack.point, Act.USR1, attack.target), scratch, worker, signal.SIGCONT)
-    elif attack.act is not Act.HANG:
+    elif attack.act is Act.HANG:
+        scratch.gate.stopped = None  # what it waits for now is the run's own rule
+    else:
         scratch.gate.release()
 
 
