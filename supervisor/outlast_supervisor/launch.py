@@ -139,11 +139,9 @@ class Launcher:
     def _header(self, attempt: int, chosen: Chosen, cause: str) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         start = f"resumes from {chosen.name}" if chosen.name else "starts at step 0"
-        command = shlex.join(self.job.command)
-        one_line = " ".join(cause.split())
-        return (
-            f"--- outlast: attempt {attempt} on {hostname()} at {when}: {start}; cause: {one_line}; {command}"
-        )
+        told = f"cause: {' '.join(cause.split())}; {shlex.join(self.job.command)}"
+        one_line = " ".join(told.splitlines())  # a program given to `python -c` has several
+        return f"--- outlast: attempt {attempt} on {hostname()} at {when}: {start}; {one_line}"
 
 
 def policy_of(job: Job, launcher: Launcher) -> Policy:

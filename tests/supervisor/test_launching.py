@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outlast_jobs.identity import ProcessIdentity
+from outlast_jobs.identity import ProcessIdentity, hostname
 from outlast_jobs.jobfile import job_from_command
 from outlast_jobs.locks import Held, RunLock
 from outlast_jobs.rundir import RunDirectory
@@ -117,3 +118,34 @@ def test_the_worker_of_a_dead_child_is_still_told_apart(launcher: Launcher) -> N
     worker = launcher.launch(launcher.open(1, FRESH, "start"), "/nowhere")
     os.waitpid(worker.pid, 0)
     assert ProcessIdentity.of(worker.pid) != worker
+
+
+SAYS = """import os, resource, signal
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+for n in range(1000): print("line", n)
+"""
+
+
+def test_each_attempt_has_a_log_with_all_that_it_said(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header line, then every line up to an abort or a kill, in a file that no later attempt empties."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    chosen = ev.Chosen(1, "step-000000050.a0001", "/x", 50, True, "the newest", 0)
+    ends = ("os.abort()", "os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)")
+    for attempt, end in enumerate(ends, 1):
+        command = [sys.executable, "-S", "-c", SAYS + end]
+        launcher.job = job_from_command(command, str(launcher.run.path), launcher.run.path)
+        opened = launcher.open(
+            attempt, chosen if attempt > 1 else FRESH, f"cause {attempt},\ntold in two lines"
+        )
+        os.waitpid(launcher.launch(opened, "/nowhere").pid, 0)
+    for attempt in (1, 2, 3):
+        header, *lines = launcher.run.attempt_log(attempt).read_text().splitlines()
+        assert header.startswith(f"--- outlast: attempt {attempt} on {hostname()} at ")
+        assert ("starts at step 0" if attempt == 1 else "resumes from step-000000050.a0001") in header
+        assert f"cause {attempt}, told in two lines" in header
+        assert [line for line in lines if line.startswith("line")] == [f"line {n}" for n in range(1000)]
+        assert lines[0] == "line 0"
+    os.close(spawn.open_log(launcher.run.attempt_log(1), "again"))
+    assert launcher.run.attempt_log(1).read_text().endswith("line 999\nagain\n"), "opened to append"
