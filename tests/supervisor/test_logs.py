@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outlast_supervisor.chores import trim_log
 from outlast_supervisor.logview import (
     Collapser,
     Position,
@@ -87,6 +88,12 @@ def test_a_tail_of_a_long_log_is_a_seek(tmp_path: Path) -> None:
     path.unlink()
 
 
+def keeps_holes(path: Path) -> bool:
+    with path.open("wb") as file:
+        file.truncate(1 << 24)
+    return os.stat(path).st_blocks * 512 < 1 << 20
+
+
 def test_a_freed_middle_is_one_line_and_not_zeros(tmp_path: Path) -> None:
     """Where a log was capped by hole punching, the reader is told how much, and the tail is still found."""
     path = tmp_path / "attempt-0001.log"
@@ -94,7 +101,7 @@ def test_a_freed_middle_is_one_line_and_not_zeros(tmp_path: Path) -> None:
         file.write(b"first\n" + b"x" * 4090)
         file.seek(1 << 30)
         file.write(b"a\nb\nlast\n")
-    if os.stat(path).st_blocks * 512 > 1 << 20:
+    if not keeps_holes(tmp_path / "sparse"):
         pytest.skip("this file system keeps no holes")
     logs = attempt_logs(tmp_path)
     text = text_from(logs, Position(1))
@@ -152,3 +159,44 @@ def test_a_bar_without_end_takes_no_memory() -> None:
     assert len(lines._rest) < 100
     assert lines.feed(b"\n" + b"x" * (1 << 21))
     assert len(lines._rest) == 0
+
+
+def test_a_log_is_capped_in_place(tmp_path: Path) -> None:
+    """Over its limit it frees blocks of its middle: same file, length, beginning and end, for its writer as well."""
+    path = tmp_path / "logs" / "attempt-0001.log"
+    path.parent.mkdir()
+    limit, rounds = 1 << 20, 6
+    if not keeps_holes(tmp_path / "sparse"):
+        pytest.skip("this file system keeps no holes")
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"--- the header\n")
+        before = path.stat()
+        at = Position(1)
+        for number in range(rounds):
+            writer.write(b"%07d\n" % number * (limit // 8))
+            followed = list(read_on(path, at))  # as `logs -f` does, which holds no file open
+            at = followed[-1].next
+            assert followed[-1].data.endswith(b"%07d\n" % number)
+            trim_log(path, limit)
+            found = path.stat()
+            assert (found.st_ino, found.st_size) == (before.st_ino, 15 + (number + 1) * limit)
+            assert found.st_blocks * 512 <= limit + (1 << 16)
+        writer.write(b"the end\n")
+    text = path.read_bytes()
+    assert text.startswith(b"--- the header\n")
+    assert text.endswith(b"%07d\n" % (rounds - 1) * (limit // 16) + b"the end\n")
+    shown = b"".join(piece.data for piece in read_on(path, at))
+    assert shown == b"the end\n", "who follows it loses nothing"
+
+
+def test_a_log_within_its_limit_is_left_alone(tmp_path: Path) -> None:
+    """What takes no more than it may keeps each byte, and a log that is gone or a link is no error."""
+    path = tmp_path / "logs" / "attempt-0001.log"
+    path.parent.mkdir()
+    path.write_bytes(b"line\n" * 10_000)
+    trim_log(path, 60_000)
+    assert path.read_bytes() == b"line\n" * 10_000
+    trim_log(path.with_name("attempt-0002.log"), 1)
+    path.with_name("attempt-0003.log").symlink_to(path)
+    trim_log(path.with_name("attempt-0003.log"), 1)
+    assert path.read_bytes() == b"line\n" * 10_000

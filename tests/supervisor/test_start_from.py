@@ -1,0 +1,83 @@
+"""A run that starts from another run's generation: each start does, until it has one of its own, and none after."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from outlast_jobs.claim import claim
+from outlast_jobs.generation import INDEX, GenerationName, Index
+from outlast_jobs.jobfile import Job, job_from_command
+from outlast_jobs.rundir import RunDirectory
+from outlast_jobs.sealer import Sealer
+from outlast_supervisor import choosing
+from outlast_supervisor import events as ev
+from outlast_supervisor.actions import Choose
+from outlast_supervisor.chores import Desk
+
+OTHER = "f" * 32
+
+
+def sealed(checkpoints: Path, step: int, attempt: int, run_id: str) -> Path:
+    sealer = Sealer(checkpoints, attempt, GenerationName(step, attempt))
+    sealer.begin()
+    sealer.add("meta.pt", b"m" * 100)
+    return sealer.seal(Index(run_id=run_id, attempt=attempt, step=step, healthy=True))
+
+
+@pytest.fixture
+def warm(tmp_path: Path) -> Path:
+    """A generation of another run, with a higher attempt and step than any of ours."""
+    (tmp_path / "pretrained").mkdir()
+    claim(tmp_path / "pretrained", 30)
+    return sealed(tmp_path / "pretrained", 9000, 30, OTHER)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    return run
+
+
+def start(run: RunDirectory, warm: Path, attempt: int) -> Any:
+    """What a supervisor that knows nothing of the ones before chooses."""
+    desk = Desk(run, run.create().run.run_id, lambda event, data: None)
+    job: Job = msgspec.structs.replace(job_from_command(["true"], None, Path("/")), start_from=str(warm))
+    return choosing.choose(desk, job, Choose(attempt, older=False, healthy=False, pass_over=False), None)
+
+
+def test_each_start_before_the_first_seal_starts_from_it_and_none_after(
+    run: RunDirectory, warm: Path
+) -> None:
+    """However often the first attempts die, the next one starts there; an own generation ends that for good."""
+    for attempt in (1, 2, 3):
+        given = start(run, warm, attempt)
+        assert (given.path, given.step, given.own) == (str(warm), 9000, False)
+    own = sealed(run.checkpoints, 1, 3, run.create().run.run_id)
+    assert start(run, warm, 4).path == str(own)
+    warm.rename(warm.with_name("away"))
+    assert start(run, warm, 5).path == str(own), "what is no longer needed may be gone"
+    warm.with_name("away").rename(warm)
+    (own / INDEX).unlink()
+    for attempt in (6, 7):
+        assert isinstance(start(run, warm, attempt), ev.Unusable), "what was trained is not begun anew unseen"
+
+
+@pytest.mark.parametrize("harm", ["damaged", "incomplete", "gone"])
+def test_a_bad_one_is_no_start_from_zero(run: RunDirectory, warm: Path, harm: str) -> None:
+    """Where what a run is to start from cannot be used, nothing starts, and the reason names it; it stays there."""
+    if harm == "damaged":
+        (warm / "meta.pt").write_bytes(b"n" * 100)
+    elif harm == "incomplete":
+        (warm / "meta.pt").unlink()
+    else:
+        shutil.rmtree(warm)
+    answer = start(run, warm, 1)
+    assert isinstance(answer, ev.Unusable | ev.ChooseFailed)
+    assert str(warm) in answer.reason
+    assert warm.is_dir() == (harm != "gone")
