@@ -45,6 +45,7 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
 data = batches(Squares(), 4, workers=int(os.environ.get("WORKERS", "0")), seed=5, start_method="fork")
 noise = np.random.default_rng(7)
 ckpt = Checkpointer(model=model, optimizer=optimizer, scheduler=scheduler, data=data, noise=noise)
+print("before:", ckpt.extra.get("last"), ckpt.step_count, flush=True)
 
 def update(found):
     loss = torch.zeros(())

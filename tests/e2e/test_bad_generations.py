@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -118,6 +119,22 @@ def test_a_foreign_generation_is_left_alone(copied: Run) -> None:
     assert (copied.folder / "resumed").read_text() == f"{before.name}\n"
     assert content(victim) == left
     assert reasons(copied, journal.PASSED_OVER)[victim.name].startswith("it belongs to run")
+
+
+def test_emptied_files_of_the_run_cost_nothing(copied: Run) -> None:
+    """Its own state cut to nothing, one by one and all at once: the run goes on from its newest generation."""
+    made = copied.directory
+    newest = copied.generations()[0]
+    ours = [made.status_json, made.run_json, made.job_yaml, made.lock, made.alive]
+    for number in range(4):
+        journals = sorted(made.journal.iterdir())
+        emptied = [ours[:1], ours[1:2], journals, ours + journals][number]
+        for path in emptied:
+            os.truncate(path, 0)
+        copied.write_job({**SHOWN, "env": {"START": str(number)}})  # the same again would be done already
+        assert copied.start().wait() == 0, f"{emptied}\n{copied.report()}"
+        assert (copied.folder / "resumed").read_text() == f"{newest.name}\n", emptied
+        (copied.folder / "resumed").unlink()
 
 
 def test_nothing_usable_is_no_start_from_zero(copied: Run) -> None:

@@ -350,3 +350,13 @@ def test_a_run_killed_after_its_last_step_is_finished_without_training(listener:
     code, output = listener.through(TOTAL="4")
     assert code == 0, output
     assert listener.newest() == listener.run.checkpoints / "step-000000004.a0002"
+
+
+def test_a_script_knows_its_own_values_before_it_sets_up_anything_else(listener: Listener) -> None:
+    """What a script stored, such as the id of its run at a tracker, is there as soon as the Checkpointer is."""
+    code, output = listener.through(MODE="raise", OUTLAST_SAVE_EVERY_STEPS="3")
+    assert code == 1, output
+    assert "before: None 0" in output
+    code, output = listener.through(TOTAL="8")
+    assert code == 0, output
+    assert "before: 6 6" in output

@@ -1,0 +1,36 @@
+"""A log volume that takes nothing: what cannot be written down does not seem to run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from tests.e2e.conftest import MakeRun
+
+from outlast_jobs import events as journal
+from outlast_jobs.contract import ExitCode
+
+needs_mounts = pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0,
+    reason="needs the right to mount",
+)
+
+
+@needs_mounts
+def test_where_no_log_can_be_made_nothing_starts_and_the_reason_is_told(make_run: MakeRun) -> None:
+    """Path and error are said, no worker is started or shown as running, and it ends after the stated tries."""
+    restart = {"without_progress": 2, "waiting": "0s", "backoff": "1ms..1ms"}
+    run = make_run({"command": ["touch", "started"], "signals": "native", "restart": restart})
+    logs = run.directory.logs
+    logs.mkdir(parents=True)
+    mount = f'mount --bind "{logs}" "{logs}" && mount -o remount,bind,ro "{logs}" && exec "$@"'
+    supervisor = run.start(wrapper=("unshare", "-m", "sh", "-c", mount, "sh"))
+    assert supervisor.wait() == ExitCode.HELD, run.report()
+    assert f"Read-only file system: {run.directory.attempt_log(1)}" in supervisor.output
+    assert not (run.folder / "started").exists()
+    assert len(run.records(journal.ATTEMPT_ENDED)) == 2
+    assert (run.status() or {})["state"] == "finished"
+    assert run.cli("stop", str(run.directory.path)).code in (0, ExitCode.HELD), "and it can be held"
+    run.nothing_left()
