@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -21,6 +23,12 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "loopback disks": ("losetup", "mkfs.ext4", "mount"),
     "strace": ("strace",),
 }
+_TRIES: dict[
+    str, tuple[str, ...]
+] = {  # a program may be there, and what it does be forbidden, as in a container
+    "slurm": ("test", "-w", "/sys/fs/cgroup/freezer"),
+    "namespaces": ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--uts", "--ipc", "true"),
+}
 _PLACES = "/usr/sbin:/sbin:/usr/local/sbin"
 
 
@@ -35,7 +43,14 @@ def missing(*parts: str) -> str:
         for program in _PROGRAMS[part]
         if shutil.which(program, path=path) is None and not os.path.isfile(program)
     ]
+    lacking += [f"{part} (not allowed)" for part in parts if not lacking and not _allowed(part)]
     return ", ".join(lacking)
+
+
+@functools.cache
+def _allowed(part: str) -> bool:
+    tried = _TRIES.get(part)
+    return tried is None or subprocess.run(tried, capture_output=True, timeout=30).returncode == 0
 
 
 def needs(*parts: str) -> pytest.MarkDecorator:
