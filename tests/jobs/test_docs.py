@@ -185,6 +185,35 @@ def test_invariants_are_numbered_and_attacked() -> None:
         assert all((ROOT / path).is_file() for path in paths), item
 
 
+@pytest.mark.parametrize("document", DOCS, ids=lambda path: path.name)
+def test_a_test_that_a_document_names_exists(document: Path) -> None:
+    """Whoever is told that a test holds something finds that test, in that file."""
+    named = set(re.findall(r"\b(?:tests/)?([\w/]+\.py)::(\w+)", document.read_text(encoding="utf-8")))
+    assert not [f"{file}::{test}" for file, test in sorted(named) if test not in defined_in(file)]
+
+
+def defined_in(file: str) -> set[str]:
+    path = ROOT / "tests" / file
+    return set(re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE)) if path.is_file() else set()
+
+
+def test_each_fault_has_its_promise_and_its_tests() -> None:
+    """A row for each class of fault names a promise and a test; invariants named there exist; rows are counted."""
+    text = read("faults.md")
+    table = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", text.split("\n## Figures\n")[0], re.MULTILINE)
+    found = [row for row in table if row[0] != "what happened"]
+    numbers = set(re.findall(r"^(\d+)\. ", read("invariants.md"), re.MULTILINE))
+    for fault, promise, held_by in found:
+        assert "::test_" in held_by, fault
+        assert set(re.findall(r"\b\d+\b", promise.split(";")[0])) <= numbers, fault
+    other = sum("does not apply" in row[1] for row in found)
+    partly = sum("in part" in row[1] for row in found)
+    held = len(found) - other - partly
+    told = f"Of these {len(found)} rows {held} are held, {other} do not apply, and {partly} is held in part."
+    assert told in text
+    assert f"| {held} of {len(found)} |" in text
+
+
 @pytest.fixture
 def sample(tmp_path: Path) -> Path:
     """A copy of a generation."""
