@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
-import pytest
 from tests.e2e.conftest import MakeRun
+from tests.realparts import needs
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
 
-needs_mounts = pytest.mark.skipif(
-    shutil.which("unshare") is None
-    or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0,
-    reason="needs the right to mount",
-)
 
-
-@needs_mounts
+@needs("namespaces")
 def test_where_no_log_can_be_made_nothing_starts_and_the_reason_is_told(make_run: MakeRun) -> None:
     """Path and error are said, no worker is started or shown as running, and it ends after the stated tries."""
     restart = {"without_progress": 2, "waiting": "0s", "backoff": "1ms..1ms"}
