@@ -209,7 +209,7 @@ def test_each_fault_has_its_promise_and_its_tests() -> None:
     other = sum("does not apply" in row[1] for row in found)
     partly = sum("in part" in row[1] for row in found)
     held = len(found) - other - partly
-    told = f"Of these {len(found)} rows {held} are held, {other} do not apply, and {partly} is held in part."
+    told = f"Of these {len(found)} rows {held} are held, {other} do not apply, and {partly} are held in part."
     assert told in text
     assert f"| {held} of {len(found)} |" in text
 

@@ -14,7 +14,7 @@ from outlast_jobs.contract import PROTOCOL, ExitCode, ExitWord, Field, Phase
 from outlast_jobs.errors import Fenced, IntegrityError
 from outlast_jobs.locks import join_alive
 from outlast_jobs.rundir import RunDirectory
-from outlast_worker import children
+from outlast_worker import children, output
 from outlast_worker.boundary import Decision, Facts
 from outlast_worker.context import RunContext
 from outlast_worker.failing import failure
@@ -46,6 +46,7 @@ class Session:
     """Everything that only exists under a supervisor. The Checkpointer has none in a plain run."""
 
     def __init__(self, context: RunContext, every_steps: int | None, every_seconds: float | None) -> None:
+        output.guard()
         self.context = context
         self.notifier = Notifier.from_env()
         self.signals = Signals()
