@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from outlast_jobs.rundir import RunDirectory
+
+from .observing import observe
 
 POLL_SECONDS = 2.0  # on network file systems, where another host's write raises no event here
 
@@ -21,7 +21,7 @@ class Inbox:
     def __init__(self, run: RunDirectory, network: bool, wake: Callable[[], None]) -> None:
         self._run = run
         self._wake = wake
-        self._observer: Any = None
+        self._stop: Callable[[], None] = lambda: None
         self.poll: float | None = POLL_SECONDS if network else None
 
     def watch(self) -> None:
@@ -31,29 +31,8 @@ class Inbox:
 
     def _watch(self) -> None:
         try:
-            from watchdog.events import (
-                FileClosedEvent,
-                FileCreatedEvent,
-                FileMovedEvent,
-                FileSystemEventHandler,
-            )
-            from watchdog.observers import Observer
-
-            wake = self._wake
-
-            class Handler(FileSystemEventHandler):
-                def on_any_event(self, event: object) -> None:
-                    wake()
-
-            observer = Observer()
-            observer.schedule(
-                Handler(),
-                str(self._run.requests),
-                event_filter=[FileCreatedEvent, FileMovedEvent, FileClosedEvent],
-            )
-            observer.daemon = True
-            observer.start()
-            self._observer = observer
+            kinds = ("FileCreatedEvent", "FileMovedEvent", "FileClosedEvent")
+            self._stop = observe(self._run.requests, self._wake, kinds)
         except Exception:  # no inotify instance left, or no inotify at all: look by ourselves
             self.poll = POLL_SECONDS
         # what was asked before the watch began raised no event
@@ -61,6 +40,4 @@ class Inbox:
 
     def close(self) -> None:
         """Stop watching."""
-        if self._observer is not None:
-            with contextlib.suppress(Exception):
-                self._observer.stop()
+        self._stop()
