@@ -67,9 +67,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def idle(folder: Path, seconds: float) -> None:
     """Memory and processor time while nothing happens."""
     process = start(folder, "--run-dir", "idle", "--", "sleep", "1000")
-    time.sleep(5)
+    time.sleep(5)  # what a start leaves to do is done by then: only idling is measured
     before = _cpu(process.pid)
-    time.sleep(seconds)
+    time.sleep(seconds)  # the stretch of time that is measured
     spent = (_cpu(process.pid) - before) * 60 / seconds
     status = Path(f"/proc/{process.pid}/status").read_text()
     resident = re.search(r"VmRSS:\s+(\d+)", status)
@@ -150,13 +150,13 @@ def relay(folder: Path, rounds: int) -> None:
     mark = folder / "relayed"
     process = start(folder, "--run-dir", "relay", "--", sys.executable, str(folder / "relay.py"), str(mark))
     lines_of(Path(f"{mark}.ready"), 1)
-    time.sleep(2)
+    time.sleep(2)  # as above: a start is over
     values = []
     for number in range(rounds):
         at = time.time()
         process.send_signal(signal.SIGUSR1)
         values.append((lines_of(mark, number + 1)[number] - at) * 1000)
-        time.sleep(0.05)
+        time.sleep(0.05)  # a signal on the heels of another is one with it
     end(process)
     row("relay: a signal to the supervisor until the worker has it", values, "ms", "at most 2")
 

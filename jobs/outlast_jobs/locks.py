@@ -204,7 +204,7 @@ def hold_shared(run: RunDirectory, *, inheritable: bool = False) -> int:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.005)
+                time.sleep(0.005)  # a lock can't be waited for with an end, so it is tried until then
             except OSError as error:
                 if error.errno in _UNSUPPORTED:
                     break
@@ -275,4 +275,4 @@ def _who(run: RunDirectory) -> Holder | None:
             return holder
         if time.monotonic() > deadline:
             return None
-        time.sleep(0.005)
+        time.sleep(0.005)  # it writes its name within a moment, and nothing tells when
