@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.jobs.jobfiles import WHOLE, loaded, written
 
 from outlast_jobs.jobfile import (
     Daemon,
@@ -23,8 +23,6 @@ from outlast_jobs.jobfile import (
     Save,
     Signals,
     Stop,
-    command_digest,
-    job_digest,
     job_from_command,
     job_from_resolved,
     job_to_yaml,
@@ -35,39 +33,6 @@ from outlast_jobs.jobfile import (
 from outlast_jobs.jobfile_fields import Spec, keys_of
 from outlast_jobs.jobfile_yaml import plain_value
 from outlast_jobs.schema import json_schema
-
-WHOLE = """\
-name: bytelm                      # also the run's name
-command: [python, train.py, --steps, "2000"]
-workdir: .                        # relative to this file
-env: {OMP_NUM_THREADS: "1"}
-run_dir: runs/bytelm
-signals: outlast                  # or native
-save:    {every_steps: 200, every_seconds: 600}      # or: every: auto, between: 30s..30m
-keep:    {last: 3, every_steps: 1000, max_bytes: 20GiB}
-start_from: ../pretrained/step-000090000.a0003       # until an own generation exists
-restart: {without_progress: 5, backoff: 1s..60s, never_on: [2], free_on: [137]}
-stop:    {grace: 30s, on_usr1: auto, time_limit: 7d}
-hang:    {min: 600s}
-identity: warn
-audit:   warn
-sick:    stop
-logs:    {max_bytes: 1GiB}
-hooks:   {given_up: "mail -s '$OUTLAST_RUN gave up' me", unprotected: "…", hung: "…", done: "…"}
-notices: [aws, gce]
-slurm:   {time: "04:00:00", warn: 120s, requeue: auto, options: {partition: gpu, gres: "gpu:1"}}
-daemon:  {priority: 5, slots: 2}
-"""
-
-
-def written(folder: Path, text: str) -> Path:
-    file = folder / "job.yaml"
-    file.write_text(text, encoding="utf-8")
-    return file
-
-
-def loaded(folder: Path, text: str) -> Job:
-    return load_job(written(folder, f"name: x\ncommand: [python, train.py]\n{text}"))
 
 
 def test_every_key_of_the_job_file_is_read(tmp_path: Path) -> None:
@@ -270,6 +235,8 @@ def test_the_resolved_job_reads_back_as_the_same_job(tmp_path: Path) -> None:
 
 
 _Texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+
+
 _Spans = st.floats(min_value=1e-3, max_value=1e8)
 
 
@@ -308,43 +275,6 @@ def test_a_resolved_job_of_another_version_is_named(tmp_path: Path) -> None:
         job_from_resolved(text.replace("outlast.job/1", "outlast.job/9"))
     with pytest.raises(JobFileError, match=r'schema: missing; expected "outlast.job/1"'):
         job_from_resolved("name: x\ncommand: [a]\n")
-
-
-def test_digests_follow_what_is_asked_for_and_not_where_it_lies(tmp_path: Path) -> None:
-    """Moving a job changes no digest; another policy changes the job's; another argument changes both."""
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        written(tmp_path / folder, WHOLE)
-    job, moved = load_job(tmp_path / "a/job.yaml"), load_job(tmp_path / "b/job.yaml", run_dir="elsewhere")
-    assert (job_digest(moved), command_digest(moved)) == (job_digest(job), command_digest(job))
-    policy = msgspec.structs.replace(job, keep=Keep(last=4))
-    assert job_digest(policy) != job_digest(job)
-    assert command_digest(policy) == command_digest(job)
-    for other in (
-        msgspec.structs.replace(job, command=(*job.command, "--seed=2")),
-        msgspec.structs.replace(job, env={"OMP_NUM_THREADS": "2"}),
-    ):
-        assert job_digest(other) != job_digest(job)
-        assert command_digest(other) != command_digest(job)
-
-
-def test_a_place_in_a_queue_changes_no_digest(tmp_path: Path) -> None:
-    """Another priority is the same job, so it lifts no hold."""
-    assert job_digest(loaded(tmp_path, "")) == job_digest(loaded(tmp_path, "daemon: {priority: 9}"))
-
-
-def test_digests_do_not_know_which_python_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finished run stays finished when the environment is made anew in another place."""
-    file = written(tmp_path, "name: x\ncommand: ['{python}', train.py]\n")
-    before = job_digest(load_job(file))
-    monkeypatch.setattr(sys, "executable", "/elsewhere/bin/python3")
-    assert load_job(file).command[0] == "/elsewhere/bin/python3"
-    assert job_digest(load_job(file)) == before
-
-
-def test_an_explicit_default_changes_no_digest(tmp_path: Path) -> None:
-    """Writing out what holds anyway is no change of the job."""
-    assert job_digest(loaded(tmp_path, "")) == job_digest(loaded(tmp_path, "keep: {last: 3}\nsick: stop"))
 
 
 @pytest.mark.parametrize(

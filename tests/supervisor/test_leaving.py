@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.supervisor.test_table import SAMPLES, context, policy, running
+from tests.supervisor.tables import context, policy, running
+from tests.supervisor.test_table import SAMPLES
 
 from outlast_supervisor import events as ev
 from outlast_supervisor.policy import Context

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.supervisor.tables import (
+    ENDED,
+    FRESH,
+    ME,
+    RESUMED,
+    STARTED,
+    TRAINER,
+    context,
+    live,
+    policy,
+    running,
+    walk,
+)
 
-from outlast_jobs.cadence import SavePolicy
 from outlast_jobs.contract import ExitCode
-from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.restart import Counters, Failure
-from outlast_jobs.restart import Policy as RestartPolicy
 from outlast_supervisor import actions as act
 from outlast_supervisor import events as ev
-from outlast_supervisor.policy import Context, Policy
 from outlast_supervisor.rules_begin import begin
 from outlast_supervisor.states import (
     Choosing,
@@ -21,7 +30,6 @@ from outlast_supervisor.states import (
     Finished,
     Launching,
     Ledger,
-    Live,
     Running,
     Starting,
     State,
@@ -31,38 +39,6 @@ from outlast_supervisor.states import (
 )
 from outlast_supervisor.table import EVENTS, STATES, TABLE, decide
 from outlast_supervisor.timers import next_due
-
-ME = ProcessIdentity(100, 1, "boot")
-TRAINER = ProcessIdentity(101, 2, "boot")
-FRESH = ev.Chosen(1, None, None, 0, True, "no generation yet", 0)
-RESUMED = ev.Chosen(2, "step-000000100.a0001", "/x", 100, True, "the newest", 130)
-
-
-def policy(**changes: object) -> Policy:
-    base = Policy(restart=RestartPolicy(backoff=(1.0, 60.0)), save=SavePolicy(None, 600.0))
-    return replace(base, **changes)
-
-
-def live(chosen: ev.Chosen = FRESH, **changes: object) -> Live:
-    base = Live(
-        attempt=chosen.attempt,
-        worker=ME,
-        chosen=chosen,
-        started_at=0.0,
-        progress_at=0.0,
-        phase="import",
-        phase_at=0.0,
-        sealed_at=0.0,
-        sealed_step=chosen.step,
-        sealed_name=chosen.name or "",
-        step=chosen.step,
-    )
-    return replace(base, **changes)
-
-
-def running(chosen: ev.Chosen = FRESH, ledger: Ledger | None = None, **changes: object) -> Running:
-    changes = {"attached": True, "trainers": (TRAINER,), "phase": "train", **changes}
-    return Running(ledger or Ledger(attempt=chosen.attempt), live(chosen, **changes))
 
 
 def ending(**changes: object) -> Ending:
@@ -89,6 +65,8 @@ SAMPLES: dict[type, list[State]] = {
     Waiting: [Waiting(Ledger(attempt=1), 7.0, "crashed", False, False)],
     Finished: [Finished(Ledger(attempt=1), 0, "done")],
 }
+
+
 HAPPENINGS: dict[type, list[ev.Event]] = {
     ev.Tick: [ev.Tick()],
     ev.Paused: [ev.Paused(5.0)],
@@ -129,11 +107,9 @@ HAPPENINGS: dict[type, list[ev.Event]] = {
     ev.DeadlineKnown: [ev.DeadlineKnown(100.0, "test"), ev.DeadlineKnown(None, "test")],
     ev.Audited: [ev.Audited("2 of 2", 2, True), ev.Audited("differs", 2, False)],
 }
+
+
 ALL = [(s, e) for state in STATES for s in SAMPLES[state] for event in EVENTS for e in HAPPENINGS[event]]
-
-
-def context(now: float = 5.0, **changes: object) -> Context:
-    return Context(policy(**changes), now, 0.5)
 
 
 def test_every_state_and_event_has_a_cell() -> None:
@@ -209,21 +185,6 @@ def test_a_paused_state_keeps_its_distances() -> None:
     assert after.ledger.deadline == 50.0
 
 
-def walk(
-    *events: ev.Event, policy_changes: dict[str, object] | None = None, now: float = 5.0
-) -> tuple[State, list[act.Action]]:
-    state, actions = begin(Ledger(), now)
-    done = list(actions)
-    for event in events:
-        state, actions = decide(state, event, context(now, **(policy_changes or {})))
-        done += actions
-    return state, done
-
-
-STARTED = (ev.LeftoversGone(), FRESH, ev.Spawned(ME), ev.Attached(TRAINER, 0, 0, None))
-ENDED = (ev.LeftoversGone(), ev.Examined(None, False, 0, None, "tail"))
-
-
 def test_done_needs_the_trainers_word() -> None:
     """A worker that attached and exits 0 is done with the word, and crashed without it."""
     said, _ = walk(*STARTED, ev.Said("done"), ev.WorkerExited(0, None), *ENDED)
@@ -294,60 +255,6 @@ def test_a_preempted_worker_is_started_again_at_once() -> None:
     assert state.ledger.counters.preempted == 1
 
 
-def test_fifty_saves_asked_are_one_signal() -> None:
-    """Signals that come faster than saves are one save."""
-    _, actions = walk(*STARTED, *[ev.SaveAsked("SIGUSR1", "")] * 50)
-    assert sum(isinstance(a, act.SignalTrainers) for a in actions) == 1
-
-
-def test_a_save_signal_is_held_until_a_trainer_attached() -> None:
-    """With signals: outlast the save signal waits for READY; with native it goes to the worker at once."""
-    before = (ev.LeftoversGone(), FRESH, ev.Spawned(ME), ev.Warned("SIGUSR1"))
-    _, held = walk(*before)
-    assert not any(isinstance(a, (act.SignalTrainers, act.SignalWorker)) for a in held)
-    _, later = walk(*before, ev.Attached(TRAINER, 0, 0, None))
-    assert act.SignalTrainers("save") in later
-    _, native = walk(*before, policy_changes={"shielded": False})
-    assert act.SignalWorker("save") in native
-
-
-def test_a_worker_that_ignores_its_restore_is_killed_before_it_can_save() -> None:
-    """A trainer that attaches elsewhere than at the restored step is killed, and the run ends with 65."""
-    state, actions = walk(ev.LeftoversGone(), RESUMED, ev.Spawned(ME), ev.Attached(TRAINER, 0, 0, None))
-    assert isinstance(state, Stopping)
-    assert act.SignalAll("kill") in actions
-    for event in (ev.WorkerExited(None, 9), *ENDED):
-        state, _ = decide(state, event, context())
-    assert isinstance(state, Finished)
-    assert state.code == ExitCode.UNUSABLE
-
-
-def test_a_first_step_that_went_back_is_no_honoured_restore() -> None:
-    """The first step after a restore of 100 may not be 100 or less."""
-    state, _ = walk(
-        ev.LeftoversGone(),
-        RESUMED,
-        ev.Spawned(ME),
-        ev.Attached(TRAINER, 0, 100, RESUMED.name),
-        ev.Reported(1, None, None, "train"),
-    )
-    assert isinstance(state, Stopping)
-    assert state.why == "refused"
-
-
-def test_a_lost_ready_is_no_restore_that_was_not_honoured() -> None:
-    """One whose READY and first steps were lost is taken at its first heard step, if that lies ahead."""
-    state, _ = walk(
-        ev.LeftoversGone(),
-        RESUMED,
-        ev.Spawned(ME),
-        ev.Attached(TRAINER, 0, None, None),
-        ev.Reported(105, None, None, "train"),
-    )
-    assert isinstance(state, Running)
-    assert state.live.step == 105
-
-
 def test_a_bad_generation_is_set_aside_before_the_next_choice() -> None:
     """What the trainer found corrupt is renamed first, then the next one is chosen, at once and uncounted."""
     state, actions = walk(
@@ -364,151 +271,10 @@ def test_a_bad_generation_is_set_aside_before_the_next_choice() -> None:
     assert state.ledger.counters == Counters()
 
 
-NOTHING_NEW = ev.Looked(0, None, None, None)
-
-
-def judged(state: State, found: ev.Looked, now: float) -> tuple[State, tuple[act.Action, ...]]:
-    """A timer finds the worker silent, and the disk says this of it."""
-    state, actions = decide(state, ev.Tick(), context(now))
-    assert actions == (act.Look(1),)
-    assert decide(state, ev.Tick(), context(now + 1)) == (state, ()), "asked once"
-    return decide(state, found, context(now))
-
-
-def test_what_follows_the_training_is_not_measured_by_its_steps() -> None:
-    """After its last word a worker is asked for no save, and has three times the least limit to end."""
-    times = live().times
-    for _ in range(30):
-        times = times.seen("train", 0.1)
-    state: State = running(times=times, progress_at=0.0, sealed_at=0.0)
-    state, _ = decide(state, ev.Said("done"), context(1.0))
-    assert next_due(state, policy(), 2.0) == 1801.0
-    assert decide(state, ev.Tick(), context(1800.0)) == (state, ())
-    state, actions = decide(state, ev.Tick(), context(1801.0))
-    assert actions == (act.Look(1),)
-    state, _ = decide(state, NOTHING_NEW, context(1801.0))
-    assert isinstance(state, Stopping)
-
-
-def test_steps_on_disk_are_signs_of_life() -> None:
-    """A worker whose messages are lost is not hung while its metrics grow, and is when they do not."""
-    state: State = running(progress_at=0.0, sealed_at=1800.0, step=5)
-    state, actions = judged(state, ev.Looked(90, 2.0, None, None), 1801.0)
-    assert isinstance(state, Running)
-    assert actions == ()
-    assert (state.live.step, state.live.progress_at) == (90, 1799.0)
-    assert state.live.times == live().times, "what was not heard is no sample of how long it is silent"
-    state = replace(state, live=replace(state.live, sealed_at=3600.0))
-    state, actions = judged(state, ev.Looked(90, 1802.0, None, None), 3601.0)
-    assert isinstance(state, Stopping)
-    assert state.why == "hung"
-
-
-def test_a_generation_on_disk_is_a_seal() -> None:
-    """One whose message was lost keeps the worker from being asked; heard of later, it is no second one."""
-    seal = ev.Sealed("step-000000090.a0001", 90, 10, 0.1)
-    state: State = running(sealed_at=0.0, progress_at=600.0)
-    state, actions = judged(state, ev.Looked(95, 1.0, seal, 30.0), 602.0)
-    assert isinstance(state, Running)
-    assert not any(isinstance(a, act.SignalTrainers) for a in actions)
-    assert act.Verify(seal.name) in actions
-    assert (state.live.sealed_at, state.live.sealed_step) == (572.0, 90)
-    state, actions = decide(state, seal, context(603.0))
-    assert actions == ()
-    by_steps: State = running(RESUMED, step=119)
-    steps = context(5.0, save=SavePolicy(10, None))
-    by_steps, actions = decide(by_steps, ev.Reported(120, None, None, "train"), steps)
-    assert actions == (act.Look(2),)
-    by_steps, actions = decide(by_steps, ev.Looked(121, 0.0, None, None), steps)
-    assert act.SignalTrainers("save") in actions
-
-
-def test_a_disk_that_does_not_answer_keeps_no_hung_worker_alive() -> None:
-    """Without an answer the worker is judged by what was heard of it, half a minute later."""
-    state, _ = decide(running(progress_at=0.0, sealed_at=1800.0), ev.Tick(), context(1801.0))
-    assert next_due(state, policy(), 1801.0) == 1831.0
-    state, _ = decide(state, ev.Tick(), context(1831.0))
-    assert isinstance(state, Stopping)
-
-
-def test_a_silent_worker_is_dumped_told_and_killed() -> None:
-    """A hang: stacks, then TERM, then KILL, then the next attempt, counted as hung."""
-    state: State = running(progress_at=0.0)
-    seen: list[act.Action] = []
-    for event, now in [
-        (ev.Tick(), 1801.0),
-        (NOTHING_NEW, 1801.0),
-        (ev.Tick(), 1802.1),
-        (ev.Tick(), 1812.2),
-        (ev.WorkerExited(None, 9), 1812.3),
-        (ev.LeftoversGone(), 1812.4),
-        (ev.Examined(None, False, 0, None, ""), 1812.5),
-    ]:
-        state, actions = decide(state, event, context(now))
-        seen += actions
-    signals = [a for a in seen if isinstance(a, (act.SignalTrainers, act.SignalAll))]
-    assert signals == [act.SignalTrainers("stacks"), act.SignalTrainers("stop"), act.SignalAll("kill")]
-    assert isinstance(state, Waiting)
-    assert state.ledger.counters.hung == 1
-
-
-def test_a_stopped_run_is_held_and_answers_the_request() -> None:
-    """`stop` ends in 70, with the hold in the journal and the request answered."""
-    state, actions = walk(
-        *STARTED, ev.StopAsked("ann", "r9"), ev.Said("saved"), ev.WorkerExited(75, None), *ENDED
-    )
-    assert isinstance(state, Finished)
-    assert state.code == ExitCode.HELD
-    assert any(isinstance(a, act.Note) and a.event == "held" for a in actions)
-    assert any(isinstance(a, act.Answer) and a.request == "r9" for a in actions)
-
-
-def test_an_overdue_save_is_asked_for_and_then_called_a_violation() -> None:
-    """Nothing sealed for T brings a signal, nothing for another T brings the violation."""
-    state: State = running(sealed_at=0.0, progress_at=1300.0)
-    state, first = judged(state, NOTHING_NEW, 601.5)
-    assert act.SignalTrainers("save") in first
-    state, second = judged(state, NOTHING_NEW, 1203.5)
-    assert any(isinstance(a, act.Note) and a.event == "violation" for a in second)
-    assert state.ledger.violation
-
-
-def test_a_near_deadline_is_a_notice_at_the_last_boundary_that_fits() -> None:
-    """With steps of 1 s and saves of 2 s a deadline at 100 s ends the training 6 s before."""
-    times = live().times.seen("train", 1.0)
-    state: State = running(ledger=Ledger(deadline=100.0), times=times, saves=(2.0,), progress_at=90.0)
-    assert next_due(state, policy(), 90.0) == 94.0
-    state, _ = decide(state, ev.Tick(), context(93.9))
-    assert isinstance(state, Running)
-    state, actions = decide(state, ev.Tick(), context(94.0))
-    assert isinstance(state, Stopping)
-    assert act.SignalTrainers("stop") in actions
-
-
 def test_prune_never_runs_while_a_generation_is_being_chosen() -> None:
     """A verification that ends while the next start is chosen deletes nothing."""
     _, actions = decide(SAMPLES[Choosing][0], ev.Verified("step-000000101.a0002", True), context())
     assert not any(isinstance(a, act.Prune) for a in actions)
-
-
-def test_a_save_signal_that_brought_nothing_is_passed_on_again() -> None:
-    """A later save signal reaches the worker although an earlier one was lost on it."""
-    state: State = running()
-    state, first = decide(state, ev.Warned("SIGUSR1"), context(10.0))
-    state, second = decide(state, ev.Warned("SIGUSR1"), context(10.5))
-    _, third = decide(state, ev.Warned("SIGUSR1"), context(11.5))
-    counts = [sum(a == act.SignalTrainers("save") for a in actions) for actions in (first, second, third)]
-    assert counts == [1, 0, 1]
-
-
-def test_an_unmeasured_worker_is_not_stopped_long_before_a_deadline() -> None:
-    """Before any step or save was timed a deadline leaves the worker all but the grace."""
-    state: State = Starting(Ledger(attempt=1, deadline=100.0), live())
-    assert next_due(state, policy(), 5.0) == 70.0
-    state, _ = decide(state, ev.Tick(), context(69.0))
-    assert isinstance(state, Starting)
-    state, _ = decide(state, ev.Tick(), context(70.0))
-    assert isinstance(state, Stopping)
 
 
 def test_a_stop_by_a_person_outlives_a_notice() -> None:

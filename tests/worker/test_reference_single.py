@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ from outlast_worker import (
     atomic_write_json,
     capture_rng_state,
     load_checkpoint,
-    migrate_v1_to_v2,
     restore_rng_state,
     save_checkpoint,
 )
@@ -36,7 +34,6 @@ from outlast_worker.migrate import V1, V2
 from outlast_worker.parts import PartError
 from outlast_worker.ptfile import UnsafeTorch
 from outlast_worker.sameness import AnotherIdentity
-from outlast_worker.single import read_checkpoint
 from outlast_worker.typewalk import NotLoadable
 
 DATA = Path(__file__).parent / "data"
@@ -68,9 +65,6 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     change(payload)
     with serialized(payload) as chunks:
         publish(path, chunks)
-
-
-# --- what is saved comes back ---
 
 
 def test_a_resumed_run_is_the_run(path: Path) -> None:
@@ -129,9 +123,6 @@ def test_views_and_shared_memory_are_saved_as_they_are_meant(path: Path) -> None
     found["tied"][0][0] = 5
     assert found["tied"][1][0] == 5
     assert found["view"].tolist() == [0, 0, 0, 0]
-
-
-# --- what is refused, and what is left as it was ---
 
 
 def test_content_that_would_not_load_is_refused_before_the_write(path: Path) -> None:
@@ -303,76 +294,6 @@ def test_a_part_is_not_given_twice(path: Path) -> None:
     """A further part that is called as one of the three would hide it, and is refused."""
     with pytest.raises(ValueError, match="'model' can't be given twice"):
         save_checkpoint(*Small().four, path, parts={"model": nn.Linear(1, 1)})
-
-
-# --- files of every schema, kept for ever ---
-
-
-def _kept() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
-    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.5)
-    return net, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
-
-
-@pytest.mark.filterwarnings("ignore:.*another environment")
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_kept_file_loads_for_ever(version: int) -> None:
-    """A file of each schema, from disk, restores weights, moments, rate, counters, losses and next draws."""
-    expected = json.loads((DATA / "ckpt-expected.json").read_text())
-    net, optimizer, scheduler = _kept()
-    noise = np.random.default_rng(0)
-    more = {"noise": noise} if version == 2 else {}
-    state = load_checkpoint(DATA / f"ckpt-v{version}.pt", net, optimizer, scheduler, parts=more)
-    assert (state.step, state.epoch, state.batch_in_epoch) == (3, 1, 1)
-    assert state.losses == expected["losses"]
-    assert net[1].weight.tolist() == expected["weight"]  # type: ignore[index]
-    assert optimizer.state_dict()["state"][0]["exp_avg"].tolist() == expected["exp_avg"]
-    assert optimizer.param_groups[0]["lr"] == expected["lr"]
-    assert scheduler.last_epoch == 3
-    draws = {
-        "python": [random.random() for _ in range(2)],
-        "numpy": np.random.rand(2).tolist(),
-        "torch": torch.rand(2).tolist(),
-    }
-    if version == 2:
-        draws["noise"] = noise.random(2).tolist()
-        assert state.extra == {"note": "kept"}
-    else:
-        del expected["draws"]["noise"]
-    assert draws == expected["draws"]
-
-
-def test_v1_migrates_to_v2_and_is_not_touched() -> None:
-    """The migration gives the second format with all that the first had, and leaves what it was given."""
-    old = torch.load(DATA / "ckpt-v1.pt", weights_only=True)
-    keys = set(old)
-    new = migrate_v1_to_v2(old)
-    assert new["schema"] == V2
-    assert set(old) == keys
-    assert old["schema"] == V1
-    assert new["counters"] == {"step": 3, "epoch": 1, "batch_in_epoch": 1}
-    assert [step for step, _ in new["losses"]] == [1, 2, 3]
-    assert new["parts"]["model"] is old["model"]
-    with pytest.raises(ValueError, match=r"not 'ckpt\.v1'"):
-        migrate_v1_to_v2(new)
-
-
-@pytest.mark.parametrize("missing", ["state", "rng", "optimizer"])
-def test_a_v1_file_without_what_it_must_have_is_corrupt(path: Path, missing: str) -> None:
-    """An old file that lacks one of its parts is Corrupt, not a run with that part begun anew."""
-    old = torch.load(DATA / "ckpt-v1.pt", weights_only=True)
-    del old[missing]
-    atomic_save(old, path)
-    with pytest.raises(Corrupt, match=missing):
-        read_checkpoint(path, require_digest=False)
-
-
-def test_an_old_file_cannot_vouch_for_code_or_environment() -> None:
-    """What an old file did not record can't be held to be the same: given code, or strict, it is refused."""
-    with pytest.raises(AnotherIdentity, match="sha256 not recorded"):
-        load_checkpoint(DATA / "ckpt-v1.pt", *_kept(), code={"sha256": "aa"})
-    with pytest.raises(AnotherIdentity, match="does not say in which environment"):
-        load_checkpoint(DATA / "ckpt-v1.pt", *_kept(), identity="strict")
 
 
 def test_an_older_torch_had_fewer_options(path: Path) -> None:
