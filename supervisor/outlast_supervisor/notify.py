@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import socket
+import stat
 import struct
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _LIMIT = 8192  # bytes a datagram; more is cut and then refused
 _PATH_LIMIT = 107  # sun_path of unix(7), less the terminating zero
+_PREFIX = "outlast-"
+_LONGEST = "/outlast-12345678/12345678"
+_NAME = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")  # as mkdtemp makes them
+_UNBOUND = 600.0  # seconds after which a folder without a socket gets none any more
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,56 @@ class NotifySocket:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def sweep_sockets() -> int:
+    """Remove the folders that killed supervisors of this user left; how many there were.
+
+    One whose socket refuses a connection has no listener, and nobody binds a second one in it.
+    """
+    swept = 0
+    for parent in {*_parents(), tempfile.gettempdir()}:
+        with contextlib.suppress(OSError), os.scandir(parent) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name) and _abandoned(Path(entry.path)):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    swept += 1
+    return swept
+
+
+def _abandoned(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or (found.st_uid, found.st_mode & 0o777) != (os.geteuid(), 0o700):
+            return False
+        names = os.listdir(folder)
+        if not names:  # killed in between, or about to bind
+            return time.time() - found.st_mtime > _UNBOUND
+        return len(names) == 1 and _refuses(folder / names[0])
+    except OSError:
+        return False
+
+
+def _refuses(path: Path) -> bool:
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def _parents() -> list[str]:
+    """Where a folder may be made, so that a socket in it has a path which the kernel takes."""
+    wanted = (os.environ.get("XDG_RUNTIME_DIR"), "/tmp")
+    return [parent for parent in wanted if parent and len(parent) + len(_LONGEST) <= _PATH_LIMIT]
+
+
 def _make_folder() -> str:
-    for parent in (os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):
-        if parent and len(parent) + len("/outlast-12345678/12345678") <= _PATH_LIMIT:
-            with contextlib.suppress(OSError):
-                return tempfile.mkdtemp(prefix="outlast-", dir=parent)  # mkdtemp gives 0700
-    return tempfile.mkdtemp(prefix="outlast-")
+    for parent in _parents():
+        with contextlib.suppress(OSError):
+            return tempfile.mkdtemp(prefix=_PREFIX, dir=parent)  # mkdtemp gives 0700
+    return tempfile.mkdtemp(prefix=_PREFIX)
 
 
 def _parse(data: bytes, ancillary: list[tuple[int, int, bytes]], truncated: bool) -> Message | None:

@@ -33,6 +33,7 @@ from .journaler import Journaler
 from .launch import Launcher, policy_of
 from .loop import Loop
 from .notices.watchers import Watchers
+from .notify import sweep_sockets
 from .options import RunOptions
 from .rules_begin import begin
 from .schedulers.around import around, is_in_slurm
@@ -135,7 +136,8 @@ class Session:
         loop.on_pause, loop.on_jump = self._paused, self._jumped
         loop.dues += [lambda: self._journaler.next_due, self._own_due, self._around.due]
         loop.listen(self._asks.numbers())
-        self._carrier.verifier.submit("quiet", self._run.sweep)  # the one that nobody waits for
+        for sweep in (self._run.sweep, sweep_sockets):
+            self._carrier.verifier.submit("quiet", sweep)  # the one that nobody waits for
         self._limit(self._job)
         self._around.begin()
         self._notices.want(self._job.notices, self._began)
