@@ -1,0 +1,176 @@
+"""A run directory on which an operation is cut, what must hold right after, and what the next start makes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.scripts.operate import JOB, SINGLE, Writer, desk_of, seal
+
+from outlast_jobs import durable, events
+from outlast_jobs.claim import claim, newest_claim
+from outlast_jobs.errors import IntegrityError
+from outlast_jobs.generation import META, WRITING
+from outlast_jobs.history import read_history
+from outlast_jobs.journal import read_journal
+from outlast_jobs.look import Verdict, look
+from outlast_jobs.requests import read_requests
+from outlast_jobs.rundir import RunDirectory
+from outlast_jobs.sidecar import publish, read_checked
+from outlast_jobs.verify import scan, set_aside
+from outlast_supervisor import events as ev
+from outlast_supervisor.actions import Choose
+from outlast_supervisor.choosing import choose
+from outlast_supervisor.chores import prune
+
+OPERATE = Path(__file__).parent / "scripts" / "operate.py"
+DAMAGED = "step-000000350.a0001"
+_LONG_AGO = 1_000_000_000
+_DELETING = ("prune", "sweep")
+_DAMAGING = ("quarantine", "start")
+_HIDDEN = (durable.TEMPORARY, durable.TRASH, WRITING)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The state of a run before an operation; each cut is tried on a copy."""
+
+    run: RunDirectory
+    run_id: str
+    operation: str
+    whole: tuple[str, ...]
+    """Its sound generations, newest first."""
+
+    def arguments(self, run: RunDirectory) -> tuple[str, str, str]:
+        """What operate.py is called with."""
+        return self.operation, str(run.path), self.run_id
+
+    def copy(self, folder: Path) -> RunDirectory:
+        """The same once more."""
+        shutil.copytree(self.run.path, folder, symlinks=True)
+        return RunDirectory(folder)
+
+
+def stage(folder: Path, operation: str) -> Stage:
+    """A run that was cut in a save and in a deletion, with three generations; for some operations one is damaged."""
+    run = RunDirectory(folder)
+    run_id = run.create().run.run_id
+    claim(run.checkpoints, 1)
+    whole = [seal(run, run_id, 1, step) for step in (100, 200, 300)]
+    if operation in _DAMAGING:
+        seal(run, run_id, 1, 350)
+        (run.checkpoints / DAMAGED / META).write_bytes(b"x" * 1000)
+    writer = Writer(run)
+    writer.record("test", {"number": 0})
+    writer.journal.close()
+    run.write_status({"number": 1})
+    publish(run.path / SINGLE, b"1" * 9000)
+    run.attempt_log(1).write_text("log\n")
+    run.attempt_metrics(1).write_text('{"step": 300}\n')
+    unfinished = run.checkpoints / f"{WRITING}0001" / "step-000000400.a0001"
+    unfinished.mkdir()
+    (unfinished / META).write_bytes(b"m")
+    (run.checkpoints / f"{durable.TRASH}old" / "folder").mkdir(parents=True)
+    (run.checkpoints / f"{durable.TRASH}old" / "file").write_bytes(b"x")
+    for place in (run.path, run.requests, run.checkpoints):
+        (place / f"{durable.TEMPORARY}old").write_bytes(b"x")
+        os.utime(place / f"{durable.TEMPORARY}old", (_LONG_AGO, _LONG_AGO))
+    return Stage(run, run_id, operation, tuple(reversed(whole)))
+
+
+def hold(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
+    """AssertionError where the disk does not hold what it must, wherever the operation was cut."""
+    found = {path.name: look(path, stage.run_id, full=True) for path in scan(run.checkpoints)}
+    for name, finding in found.items():
+        assert finding.verdict is Verdict.VERIFIED or name == DAMAGED, f"{name}: {finding.reason}"
+    newest = stage.whole[:1] if stage.operation in _DELETING else stage.whole
+    assert set(newest) <= set(found), "a generation is gone that nobody dropped"
+    said = [line.split() for line in acknowledged]
+    journal = read_journal(run)
+    assert not journal.damage, journal.damage
+    assert journal.records[0].data == {"number": 0}
+    recorded = {(r.life, r.data.get("number")) for r in journal.records if r.event == "test"}
+    status, single = _number(run.read_status()), _single(run)
+    asked = {request.id for request in read_requests(run).asked}
+    answered = {r.data["id"] for r in journal.records if r.event == events.ANSWERED}
+    for what, *words in said:
+        match what:
+            case "sealed":
+                assert words[0] in found, "the one that was acknowledged is gone"
+            case "claimed":
+                assert newest_claim(run.checkpoints) == int(words[0])
+            case "dropped":
+                assert words[0] not in found
+            case "aside":
+                assert [path.name for path in set_aside(run.checkpoints)] == [f"{words[0]}.corrupt-1"]
+            case "recorded":
+                assert (int(words[0]), int(words[1])) in recorded
+            case "status":
+                assert status >= int(words[0])
+            case "published":
+                assert single >= int(words[0])
+            case "asked":
+                assert words[0] in asked | answered
+            case "answered":
+                assert words[0] in answered
+    assert status >= 1
+    assert single >= 1
+    if stage.operation in _DAMAGING:
+        kept = [p for p in run.checkpoints.iterdir() if p.name.startswith(DAMAGED)]
+        assert [(p / META).read_bytes() for p in kept] == [b"x" * 1000], "what is bad is kept, once"
+    assert run.read_run().run_id == stage.run_id
+
+
+def go_on(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
+    """The next start chooses the newest sound generation, trains on, prunes, and nothing of the cut one is left."""
+    expected = max(path.name for path in scan(run.checkpoints) if path.name != DAMAGED)
+    _let_time_pass(run)
+    assert run.create().run.run_id == stage.run_id
+    desk = desk_of(run, stage.run_id)
+    desk.claimed = desk.claiming = 0
+    assert not run.sweep()
+    read_history(run)
+    attempt = run.highest_attempt() + 1
+    found = choose(desk, JOB, Choose(attempt, False, False, False), None)
+    assert isinstance(found, ev.Chosen), found
+    assert (found.name, found.attempt) == (expected, attempt)
+    newest = seal(run, stage.run_id, attempt, 600)
+    desk.remembered[newest] = look(run.checkpoints / newest, stage.run_id, full=True).stats
+    prune(desk, JOB, None)
+    run.write_status({"number": 9})
+    publish(run.path / SINGLE, b"9" * 9000)
+    assert [path.name for path in scan(run.checkpoints)] == [newest]
+    assert (_number(run.read_status()), _single(run)) == (9, 9)
+    assert sorted(litter(run)) == [f"{WRITING}{attempt:04d}"], "something is left of what was cut"
+
+
+def litter(run: RunDirectory) -> Iterator[str]:
+    """Names of what is half written or half deleted, anywhere in the run."""
+    for _, folders, files in os.walk(run.path):
+        yield from (name for name in [*folders, *files] if name.startswith(_HIDDEN))
+
+
+def _let_time_pass(run: RunDirectory) -> None:
+    """A temporary file may be of a living command, so a start removes only those that are old."""
+    for path in run.path.rglob(f"{durable.TEMPORARY}*"):
+        os.utime(path, (time.time() - 3600,) * 2)
+
+
+def _number(status: dict[str, object] | None) -> int:
+    assert status is not None, "there was a status, and now there is none"
+    number = status["number"]
+    assert isinstance(number, int)
+    return number
+
+
+def _single(run: RunDirectory) -> int:
+    try:
+        data = bytes(read_checked(run.path / SINGLE))
+    except (IntegrityError, FileNotFoundError) as error:
+        raise AssertionError(f"no single file is valid: {error}") from error
+    assert len(set(data)) == 1
+    return int(data[:1])
