@@ -1,7 +1,7 @@
 """Lists the system calls of an operation, and runs it again with one of them killed or failing: strace's injection.
 
-The operation lies between two marks (marks.py), so that the start of the interpreter is
-not attacked. strace counts the calls of one name in each thread from its beginning; a point is named by that count.
+The operation lies between two marks (marks.py), so that the start of the interpreter is not attacked. strace counts
+the calls of one name in each thread from where it began to look; a point is named by that count.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tests.faults.marks import BEGIN, END
 
@@ -23,8 +24,11 @@ KILL = "KILL"
 CALLS = "%file,%desc"
 """All that names a file or uses a descriptor."""
 
+SHOWN = ("-y", "-s", "256", "-e", "signal=none")
+"""Options of strace's: what its lines show."""
+
 _MARKS = "?access,?faccessat,?faccessat2"
-_LINE = re.compile(r"(?P<pid>\d+)\s+(?P<name>\w+)\((?P<rest>.*)")
+_LINE = re.compile(r"(?:(?P<pid>\d+)\s+)?(?P<name>\w+)\((?P<rest>.*)")
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"|\d+<([^>]*)>')
 _LEFT_OUT = {"mmap"}  # follows the allocator's chances, and changes no file
 _PATIENCE = 120.0
@@ -42,7 +46,7 @@ class Point:
     """Its place among the operation's calls, from 1."""
     name: str
     when: int
-    """Which call of this name in its thread, from the thread's beginning, as strace counts."""
+    """Which call of this name in its thread, as strace counts."""
     thread: int
     """Which thread or process, by the order in which they first called anything; 0 is the first."""
     ordinal: int
@@ -73,9 +77,52 @@ class Struck:
         return [line[:-1] for line in self.out.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def python(script: Path, *arguments: object) -> list[str]:
-    """The command that runs a script by an interpreter that does the same each time; `environment` goes with it."""
-    return [sys.executable, "-S", "-s", str(script), *map(str, arguments)]
+@dataclass(frozen=True)
+class Outcome:
+    """How a traced command ended, what it said, and the lines of the trace."""
+
+    code: int
+    out: str
+    err: str
+    trace: list[str]
+
+
+class Target(Protocol):
+    """Something that can be carried out again and again under strace."""
+
+    def traced(self, options: Sequence[str], *, kills: bool) -> Outcome:
+        """Carry it out with these options of strace's; ``kills`` where they inject a signal, which needs all stops."""
+        ...
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that strace starts; see `python`."""
+
+    words: Sequence[str]
+    env: Mapping[str, str] | None = None
+    cwd: Path | None = None
+
+    def traced(self, options: Sequence[str], *, kills: bool) -> Outcome:
+        with tempfile.TemporaryDirectory(prefix="points-") as folder:
+            trace = Path(folder) / "trace"
+            few = [] if kills else ["--seccomp-bpf"]
+            done = subprocess.run(
+                ["strace", "-f", "-qq", *few, *SHOWN, "-o", str(trace), *options, "--", *self.words],
+                env=dict(self.env) if self.env is not None else environment(),
+                cwd=self.cwd,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PATIENCE,
+            )
+            lines = trace.read_text(errors="replace").splitlines() if trace.exists() else []
+        return Outcome(done.returncode, done.stdout, done.stderr, lines)
+
+
+def python(script: Path, *arguments: object) -> Command:
+    """A script run by an interpreter that does the same each time."""
+    return Command([sys.executable, "-S", "-s", str(script), *map(str, arguments)])
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -87,68 +134,34 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, **fixed, **(more or {})}
 
 
-def points(
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    calls: str = CALLS,
-) -> list[Point]:
-    """Run the command unharmed and list the calls between its marks. What it does is done: give it a copy.
+def points(target: Target, *, calls: str = CALLS) -> list[Point]:
+    """Carry it out unharmed and list the calls between its marks. What it does is done: give it a copy.
 
     AssertionError where it fails. ``calls`` is what strace's ``-e trace=`` takes.
     """
-    done, lines = _traced(command, ["-e", f"trace={calls},{_MARKS}"], env, cwd)
-    if done.returncode:
-        raise AssertionError(f"{command} ended with {done.returncode}\n{done.stderr[-4000:]}")
-    return list(_between(lines))
+    outcome = target.traced(["-e", f"trace={calls},{_MARKS}"], kills=False)
+    if outcome.code:
+        raise AssertionError(f"{target} ended with {outcome.code}\n{outcome.err[-4000:]}")
+    return list(_between(outcome.trace))
 
 
-def strike(
-    command: Sequence[str],
-    point: Point,
-    action: str = KILL,
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    lasting: bool = False,
-) -> Struck:
-    """Run the command again, with the one point killed or failing with an errno such as "EIO"; once, or from there on.
+def strike(target: Target, point: Point, action: str = KILL, *, lasting: bool = False) -> Struck:
+    """Carry it out again, with the one point killed or failing with an errno such as "EIO"; once, or from there on.
 
     Missed where another call than the one meant was struck, or none.
     """
     when = f"{point.when}+" if lasting else str(point.when)
     what = "signal=KILL" if action == KILL else f"error={action}"
     options = ["-e", f"trace={point.name},{_MARKS}", "-e", f"inject={point.name}:{what}:when={when}"]
-    if action != KILL:
-        options.append("--seccomp-bpf")  # stops at these calls alone; a signal is not injected with it
-    done, lines = _traced(command, options, env, cwd)
-    found = list(_between(lines))
+    outcome = target.traced(options, kills=action == KILL)
+    found = list(_between(outcome.trace))
     struck = found[-1:] if action == KILL else [p for p in found if p.text.endswith("(INJECTED)")][:1]
     meant = (point.name, point.when, point.ordinal)
-    if [(p.name, p.when, p.ordinal) for p in struck] != [meant] or (action == KILL and done.returncode != -9):
+    survived = action == KILL and outcome.code != -9
+    if survived or [(p.name, p.when, p.ordinal) for p in struck] != [meant]:
         shown = struck[0] if struck else "nothing between the marks"
-        raise Missed(f"meant {point}, struck {shown}, ended with {done.returncode}\n{done.stderr[-2000:]}")
-    return Struck(done.returncode, done.stdout, done.stderr, struck[0].text)
-
-
-def _traced(
-    command: Sequence[str], options: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None
-) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    with tempfile.TemporaryDirectory(prefix="points-") as folder:
-        trace = Path(folder) / "trace"
-        strace = ["strace", "-f", "-qq", "-y", "-s", "256", "-e", "signal=none"]
-        done = subprocess.run(
-            [*strace, "-o", str(trace), *options, "--", *command],
-            env=dict(env) if env is not None else environment(),
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE,
-        )
-        lines = trace.read_text(errors="replace").splitlines() if trace.exists() else []
-    return done, lines
+        raise Missed(f"meant {point}, struck {shown}, ended with {outcome.code}\n{outcome.err[-2000:]}")
+    return Struck(outcome.code, outcome.out, outcome.err, struck[0].text)
 
 
 def _between(lines: Sequence[str]) -> Iterator[Point]:
@@ -161,7 +174,7 @@ def _between(lines: Sequence[str]) -> Iterator[Point]:
         match = _LINE.fullmatch(line)
         if match is None:  # the second half of a call that was interrupted, or the end of a process
             continue
-        pid, name, rest = match["pid"], match["name"], match["rest"]
+        pid, name, rest = match["pid"] or "", match["name"], match["rest"]
         if pid not in threads:
             threads.append(pid)
         counts[pid, name] += 1

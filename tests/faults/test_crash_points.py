@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults import stage as stages
-from tests.faults.points import Point, points, python, strike
+from tests.faults.forked import Forked
+from tests.faults.points import Point, points, strike
 from tests.faults.scale import chance, scaled, told
 from tests.faults.scripts.operate import OPERATIONS
-from tests.faults.stage import OPERATE, Stage, go_on, hold
+from tests.faults.stage import Stage, go_on, hold
 from tests.realparts import needs
 
 pytestmark = needs("strace")
-SAMPLE = 3
+SAMPLE = 10
 
 
-def listed(stage: Stage, folder: Path) -> list[Point]:
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Forked]:
+    """Where the operations are carried out."""
+    made = Forked()
+    yield made
+    made.close()
+
+
+def listed(stage: Stage, forked: Forked, folder: Path) -> list[Point]:
     """The calls of the stage's operation on the run or to acknowledge; it is carried out once, on a copy."""
-    found = points(python(OPERATE, *stage.arguments(stage.copy(folder))))
+    found = points(forked.target(*stage.arguments(stage.copy(folder))))
     return [point for point in found if str(folder) in point.text or point.text.startswith("write(1<")]
 
 
-def cut(stage: Stage, point: Point, folder: Path) -> None:
+def cut(stage: Stage, forked: Forked, point: Point, folder: Path) -> None:
     """Kill the operation at this call, look, and go on."""
     run = stage.copy(folder)
-    struck = strike(python(OPERATE, *stage.arguments(run)), point)
+    struck = strike(forked.target(*stage.arguments(run)), point)
     try:
         hold(stage, run, struck.acknowledged)
         go_on(stage, run, struck.acknowledged)
@@ -37,13 +47,13 @@ def cut(stage: Stage, point: Point, folder: Path) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_killed_at_any_call_of_an_operation_nothing_is_lost_and_nothing_is_left(
-    tmp_path: Path, operation: str
+    tmp_path: Path, forked: Forked, operation: str
 ) -> None:
     """What was acknowledged is there, all that has a final name is whole, and no leftover blocks or stays."""
     stage = stages.stage(tmp_path / "stage", operation)
-    found = listed(stage, tmp_path / "whole")
+    found = listed(stage, forked, tmp_path / "whole")
     assert len(found) > 8
     drawn = scaled(chance(operation).sample(found, min(SAMPLE, len(found))), found)
     for point in drawn:
-        cut(stage, point, tmp_path / f"p{point.number:04d}")
+        cut(stage, forked, point, tmp_path / f"p{point.number:04d}")
     told(f"crash points of {len(found)}: {operation}", len(drawn))
