@@ -20,7 +20,7 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "container": ("systemd-nspawn",),
     "namespaces": ("unshare", "nsenter"),
     "faketime": ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",),
-    "loopback disks": ("losetup", "mkfs.ext4", "mount"),
+    "loopback disks": ("losetup", "mkfs.ext4", "mkfs.xfs", "mount"),
     "strace": ("strace",),
 }
 _TRIES: dict[
@@ -28,6 +28,7 @@ _TRIES: dict[
 ] = {  # a program may be there, and what it does be forbidden, as in a container
     "slurm": ("test", "-w", "/sys/fs/cgroup/freezer"),
     "namespaces": ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--uts", "--ipc", "true"),
+    "loopback disks": ("losetup", "--find"),
 }
 _PLACES = "/usr/sbin:/sbin:/usr/local/sbin"
 

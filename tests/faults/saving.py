@@ -1,0 +1,171 @@
+"""A run on a disk that loses its power: started, cut at an instant, and held against what had been acknowledged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harness import Run, Supervisor
+from tests.e2e.reference import pause
+from tests.faults.disk import Disk
+
+from outlast_jobs import events as journal
+from outlast_jobs.generation import GenerationName
+from outlast_jobs.journal import read_journal
+from outlast_jobs.look import Verdict
+from outlast_jobs.requests import write_request
+from outlast_jobs.rundir import RunDirectory
+
+SCRIPTS = Path(__file__).parent / "scripts"
+KEEP = 3
+_TELLING = (sys.executable, str(SCRIPTS / "telling_run.py"))
+_LONGEST = 0.8  # seconds from a start to a cut at an instant of the clock
+_SEALS, _RECORDS = 8, 24  # at most, from a start to a cut after one of them
+
+
+class Cut(AssertionError):
+    """What was acknowledged and is not on disk."""
+
+
+class Saving:
+    """A run of the saver. The job file, the output and what was told lie beside the disk, and lose nothing."""
+
+    def __init__(self, folder: Path, disk: Disk, *words: str) -> None:
+        self.disk = disk
+        self.told_in = folder / "told"
+        self.enough = folder / "enough"
+        job = {
+            "command": [sys.executable, str(SCRIPTS / "saver.py"), *words],
+            "run_dir": str(disk.path / "run"),
+            "keep": {"last": KEEP},
+        }
+        told = {"TOLD": str(self.told_in), "CUT_DISK": str(disk.path), "ENOUGH": str(self.enough)}
+        self.run = Run(folder, job, env=told)
+        self.run.directory = RunDirectory(disk.path / "run")
+        self.asked: list[str] = []
+        self.cuts = 0
+
+    # -- doing
+
+    def cut_at(self, chance: random.Random) -> str:
+        """Start it, and cut the power: after a time, or just when a seal or a record has been acknowledged."""
+        match chance.randrange(5):
+            case (0 | 1 | 2) as how:
+                seconds = chance.uniform(0.0, _LONGEST)
+                self.cut_after(seconds, chance, training=how > 0)
+                return f"after {seconds:.3f} s of {'training' if how else 'life'}"
+            case 3:
+                after = f"sealed {chance.randint(1, _SEALS)}"
+            case _:
+                after = f"journal {chance.randint(1, _RECORDS)}"
+        self.cut_when(after)
+        return f"at {after}"
+
+    def cut_after(self, seconds: float, chance: random.Random, training: bool) -> None:
+        begun = len(self.told("started"))
+        supervisor = self.start()
+        if training:
+            supervisor.until(lambda: len(self.told("started")) > begun, "a worker")
+        early = seconds * chance.random()
+        pause(early)
+        self._ask()
+        pause(seconds - early)
+        self.disk.cut()
+        self._end()
+
+    def cut_when(self, after: str) -> None:
+        """One of its processes cuts the power itself, in the moment after this acknowledgement."""
+        cuts = len(self.told("cut"))
+        supervisor = self.start(CUT=after)
+        supervisor.until(lambda: len(self.told("cut")) > cuts, f"the cut at {after!r}")
+        self._end()
+
+    def start(self, **env: str) -> Supervisor:
+        return self.run.start(wrapper=_TELLING, env=env)
+
+    def _ask(self) -> None:
+        """Ask for a save, as somebody on another machine would."""
+        if self.run.directory.requests.is_dir():
+            self.asked.append(write_request(self.run.directory, "save", {}, "a person"))
+
+    def _end(self) -> None:
+        """The machine is off; its disk comes back."""
+        self.run.close()
+        self.disk.back()
+        self.cuts += 1
+
+    # -- looking
+
+    def told(self, *kinds: str) -> list[dict[str, Any]]:
+        """What was acknowledged so far, in order."""
+        with contextlib.suppress(FileNotFoundError):
+            lines = self.told_in.read_text().splitlines(keepends=True)
+            found = [json.loads(line) for line in lines if line.endswith("\n")]
+            return [one for one in found if not kinds or one["kind"] in kinds]
+        return []
+
+    def hold(self) -> None:
+        """All that was acknowledged is on disk, whole; nothing is there under a name that it does not deserve."""
+        self._hold_generations()
+        self._hold_journal()
+        self._hold_starts()
+        status = self.run.directory.status_json
+        if status.exists() and status.stat().st_size:
+            _require(self.run.status() is not None, f"the status is a part of one: {status.read_bytes()!r}")
+
+    def _hold_generations(self) -> None:
+        if not self.run.directory.checkpoints.is_dir():
+            _require(not self.told("sealed"), "there are no checkpoints at all")
+            return
+        findings = {f.path.name: f for f in self.run.findings()}
+        for name, found in findings.items():
+            _require(found.verdict is Verdict.VERIFIED, f"{name} is {found.verdict}: {found.reason}")
+        gone = {one["name"] for one in self.told("discarded")}
+        sealed = {one["name"] for one in self.told("sealed")}
+        missing = sealed - gone - findings.keys()
+        _require(not missing, f"acknowledged, and not there: {sorted(missing)}")
+        odd = [p.name for p in self.run.directory.checkpoints.iterdir() if ".corrupt-" in p.name]
+        _require(not odd, f"set aside: {odd}")
+
+    def _hold_journal(self) -> None:
+        found = read_journal(self.run.directory)
+        _require(not found.damage, f"the journal has damage: {found.damage}")
+        for one in self.told("journal"):
+            path = self.run.directory.journal / one["file"]
+            on_disk = set(path.read_text().splitlines(keepends=True)) if path.exists() else set()
+            missing = [line for line in one["lines"] if line not in on_disk]
+            _require(not missing, f"acknowledged, and not in {one['file']}: {missing}")
+        answered = {r.data["id"] for r in found.records if r.event == journal.ANSWERED}
+        for request in self.asked:
+            waits = (self.run.directory.requests / f"{request}.json").exists()
+            _require(waits or request in answered, f"the request {request} is gone and has no answer")
+
+    def _hold_starts(self) -> None:
+        """No number is given to two attempts, a worker runs on a record alone, and what it resumes is the newest."""
+        newest: GenerationName | None = None
+        last = 0
+        recorded = {
+            r.data["attempt"]
+            for r in read_journal(self.run.directory).records
+            if r.event == journal.ATTEMPT_STARTED
+        }
+        for one in self.told("sealed", "started"):
+            if one["kind"] == "sealed":
+                name = GenerationName.parse(one["name"])
+                newest = name if newest is None or (name is not None and newest < name) else newest
+                continue
+            _require(one["attempt"] > last, f"attempt {one['attempt']} began after attempt {last}")
+            last = one["attempt"]
+            _require(last in recorded, f"the worker of attempt {last} began without a record")
+            resumed = GenerationName.parse(one["resumed"] or "")
+            short = newest is not None and (resumed is None or resumed < newest)
+            _require(not short, f"attempt {last} resumed from {resumed}, and {newest} had been sealed")
+
+
+def _require(held: bool, why: str) -> None:
+    if not held:
+        raise Cut(why)
