@@ -194,4 +194,6 @@ def _plain_reason(e: Ending) -> str:
         return f"killed by {_status(e)}, which was not ours"
     if e.code is not None and e.code > SIGNALLED and e.code - SIGNALLED in set(signal.Signals):
         return f"exit {e.code}, as a shell shows {signal.Signals(e.code - SIGNALLED).name}"
+    if e.attached and e.code == ExitCode.CANNOT_WRITE:
+        return f"exit {e.code}: the state could not be saved"
     return _status(e)

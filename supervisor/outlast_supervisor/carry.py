@@ -163,7 +163,12 @@ class Carrier:
     def opened(self, opened: Opened | None, error: BaseException | None) -> None:
         """The files of the next attempt are open, or cannot be."""
         if opened is None:
-            self._not_launched(error)
+            self.loop.post(
+                ev.SpawnFailed(
+                    f"{_told(error, 'the run directory')}; make room or give access",
+                    "cannot open a file for the worker",
+                )
+            )
             return
         self._ready = opened
         self.settle()
@@ -175,14 +180,11 @@ class Carrier:
         try:
             worker = self.launcher.launch(opened, self.loop.reachable())
         except (OSError, ValueError, subprocess.SubprocessError) as failure:
-            self._not_launched(failure)
+            self.loop.post(ev.SpawnFailed(_told(failure, self.launcher.job.command[0])))
             return
         self.worker_pid = worker.pid
         self.loop.intake.know(worker)
         self.loop.post(ev.Spawned(worker))
-
-    def _not_launched(self, error: BaseException | None) -> None:
-        self.loop.post(ev.SpawnFailed(_told(error, self.launcher.job.command[0])))
 
     def signal_trainers(self, role: str) -> None:
         """Send every attached trainer the signal of a role."""

@@ -43,9 +43,15 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
             if gone
             else "cannot look at or claim the checkpoints"
         )
-        return ev.ChooseFailed(f"{what}: {error}", "", gone)
+        return ev.ChooseFailed(f"{what}: {_said(error)}", "", gone)
     replay_until = furthest_step(desk, attempt)
     return ev.Chosen(attempt, found.name, found.path, found.step, found.own, found.why, replay_until)
+
+
+def _said(error: OSError | Fenced) -> str:
+    if isinstance(error, Fenced) or not error.strerror or not error.filename:
+        return str(error)
+    return f'{error.strerror}: "{error.filename}"; make room or give access'
 
 
 def _claimed(desk: Desk, wanted: int) -> int:

@@ -1,5 +1,6 @@
 """The console command. Next to nothing is imported here: a signal that comes while one loads must be kept."""
 
+import io
 import os
 import sys
 
@@ -27,6 +28,10 @@ def _have_streams() -> None:
             os.set_inheritable(opened, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # a path need not be text in the locale of who looks
 
 
 if __name__ == "__main__":

@@ -68,9 +68,10 @@ class RunGone(Struct, frozen=True):
 
 
 class SpawnFailed(Struct, frozen=True):
-    """The worker's command could not be executed."""
+    """The worker could not be started; ``what`` says at which act."""
 
     reason: str
+    what: str = "cannot execute the worker"
 
 
 class Attached(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -24,6 +25,10 @@ _NAME = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")  # as mkdtemp makes them
 _UNBOUND = 600.0  # seconds after which a folder without a socket gets none any more
 
 
+class NoSocket(OSError):
+    """No socket for notifications can be made: the text says where it was tried, and what helps."""
+
+
 @dataclass(frozen=True)
 class Message:
     """One notification: the sender's pid in our own pid namespace, and its fields."""
@@ -41,7 +46,11 @@ class NotifySocket:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.socket.setblocking(False)
-        self.socket.bind(self.path)
+        try:
+            self.socket.bind(self.path)
+        except OSError as error:
+            self.close()
+            raise _no_socket(error) from None
         self.dropped = 0  # datagrams that were not a notification
 
     def fileno(self) -> int:
@@ -77,7 +86,7 @@ def sweep_sockets() -> int:
     One whose socket refuses a connection has no listener, and nobody binds a second one in it.
     """
     swept = 0
-    for parent in {*_parents(), tempfile.gettempdir()}:
+    for parent in set(_parents()):
         with contextlib.suppress(OSError), os.scandir(parent) as entries:
             for entry in entries:
                 if _NAME.fullmatch(entry.name) and _abandoned(Path(entry.path)):
@@ -112,15 +121,26 @@ def _refuses(path: Path) -> bool:
 
 def _parents() -> list[str]:
     """Where a folder may be made, so that a socket in it has a path which the kernel takes."""
-    wanted = (os.environ.get("XDG_RUNTIME_DIR"), "/tmp")
-    return [parent for parent in wanted if parent and len(parent) + len(_LONGEST) <= _PATH_LIMIT]
+    wanted = (os.environ.get("XDG_RUNTIME_DIR"), "/tmp", os.environ.get("TMPDIR"), "/var/tmp", "/dev/shm")
+    return [p for p in wanted if p and len(os.fsencode(p)) + len(_LONGEST) <= _PATH_LIMIT]
 
 
 def _make_folder() -> str:
+    error: OSError = OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     for parent in _parents():
-        with contextlib.suppress(OSError):
+        try:
             return tempfile.mkdtemp(prefix=_PREFIX, dir=parent)  # mkdtemp gives 0700
-    return tempfile.mkdtemp(prefix=_PREFIX)
+        except OSError as found:
+            error = found
+    raise _no_socket(error)
+
+
+def _no_socket(error: OSError) -> NoSocket:
+    text = (
+        f"cannot make the socket for notifications in XDG_RUNTIME_DIR, TMPDIR or /tmp: {error.strerror or error}; "
+        "set XDG_RUNTIME_DIR to a folder that can be written and has a short path"
+    )
+    return NoSocket(error.errno, text)
 
 
 def _parse(data: bytes, ancillary: list[tuple[int, int, bytes]], truncated: bool) -> Message | None:

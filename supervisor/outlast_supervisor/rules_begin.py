@@ -170,7 +170,7 @@ def launching_spawned(state: Launching, event: ev.Spawned, ctx: Context) -> Step
 
 
 def launching_failed(state: Launching, event: ev.SpawnFailed, ctx: Context) -> Step:
-    failure = Failure("cannot execute the worker", event.reason)
+    failure = Failure(event.what, event.reason)
     return conclude(state.ledger, None, ctx, failure=failure)
 
 

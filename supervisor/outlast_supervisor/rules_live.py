@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from outlast_jobs import cadence
@@ -229,7 +231,7 @@ def take_in(
 def save_failed(state: Alive, event: ev.SaveFailed, ctx: Context) -> Step:
     live, ledger = state.live, state.ledger
     actions: list[Action] = [Answer(r, False, event.reason) for r in live.save_requests]
-    if ledger.unprotected != event.reason:
+    if _without_figures(ledger.unprotected) != _without_figures(event.reason):
         actions += [
             Note(journal.UNPROTECTED, {"reason": event.reason}),
             Say(
@@ -242,6 +244,11 @@ def save_failed(state: Alive, event: ev.SaveFailed, ctx: Context) -> Step:
     actions.append(Prune(live.chosen.name))
     live = replace(live, saving=0, save_wanted=(), wanted_at=None, save_requests=(), asked_at=ctx.now)
     return replace(state, live=live, ledger=replace(ledger, unprotected=event.reason)), tuple(actions)
+
+
+def _without_figures(reason: str) -> str:
+    """What is wrong, however much of it: what is left on a full disk is another number at each save."""
+    return re.sub(r"\d[\d.]*( [KMGTP]i?)?", "#", reason)
 
 
 def rejected(state: Starting | Running, event: ev.Rejected, ctx: Context) -> Step:

@@ -32,6 +32,7 @@ from .inbox import Inbox
 from .journaler import Journaler
 from .launch import Launcher, policy_of
 from .loop import Loop
+from .mishaps import failed_answer, told
 from .notices.watchers import Watchers
 from .notify import sweep_sockets
 from .options import RunOptions
@@ -244,9 +245,9 @@ class Session:
             self._carrier.opened(result, error)
         elif error is not None:
             if tag != "lock":  # which is looked at again: an outage says enough by itself
-                self._display.tell(f"{type(error).__name__}: {error}", "warning")
+                self._display.tell(told(tag, error), "warning")
             # an answer that never comes would leave a state waiting for ever
-            if (answer := _failed_answer(tag, error)) is not None:
+            if (answer := failed_answer(tag, error)) is not None:
                 self._loop.post(answer)
         elif tag == "lock":
             self._lock_seen(result)
@@ -380,15 +381,3 @@ def _newest(names: dict[str, Any]) -> str:
 def _commands(job: Job) -> dict[str, str | None]:
     names = ("given_up", "unprotected", "hung", "done")
     return {name: getattr(job.hooks, name) for name in names}
-
-
-def _failed_answer(tag: str, error: BaseException) -> ev.Event | None:
-    """What stands for an answer whose helper failed; None where nobody waits for it."""
-    match tag:
-        case "cleared":
-            return ev.LeftoversRemain(())
-        case "chosen":
-            return ev.ChooseFailed(f"{type(error).__name__}: {error}", "")
-        case "examined":
-            return ev.Examined(None, False, 0, None, "")
-    return None

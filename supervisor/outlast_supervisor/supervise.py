@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from outlast_jobs.rundir import RunDirectory
 
 from . import early
 from .helper import bounded
+from .notify import NoSocket
 from .options import RunOptions
 from .schedulers.around import is_in_slurm
 from .sdnotify import ServiceManager
@@ -50,17 +52,27 @@ def supervise(options: RunOptions) -> int:
         if not (options.quiet and refused.code in _KNOWN):
             print(f"outlast: {refused}", file=sys.stderr)
         return refused.code
+    except NoSocket as error:
+        print(f"outlast: {error.strerror}", file=sys.stderr)
+        return ExitCode.CANNOT_WRITE
     except OSError as error:
         where = f' "{error.filename}"' if error.filename else ""
         print(
-            f"outlast: cannot write the run directory{where}: {error.strerror or error}; "
-            "make room or give access, or choose another with --run-dir",
+            f"outlast: cannot write the run directory{where}: {error.strerror or error}; {_cure(error)}",
             file=sys.stderr,
         )
         return ExitCode.CANNOT_WRITE
     except IntegrityError as error:
         print(f"outlast: {error}", file=sys.stderr)
         return ExitCode.UNUSABLE
+
+
+def _cure(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit of open files (ulimit -n), or close what holds them"
+    if error.errno == errno.ENAMETOOLONG:
+        return "choose a shorter path with --run-dir"
+    return "make room or give access, or choose another with --run-dir"
 
 
 def _supervise(options: RunOptions) -> int:

@@ -19,7 +19,11 @@ def test_where_no_log_can_be_made_nothing_starts_and_the_reason_is_told(make_run
     mount = f'mount --bind "{logs}" "{logs}" && mount -o remount,bind,ro "{logs}" && exec "$@"'
     supervisor = run.start(wrapper=("unshare", "-m", "sh", "-c", mount, "sh"))
     assert supervisor.wait() == ExitCode.HELD, run.report()
-    assert f"Read-only file system: {run.directory.attempt_log(1)}" in supervisor.output
+    why = (
+        f"cannot open a file for the worker: Read-only file system: {run.directory.attempt_log(1)}; make room"
+    )
+    assert why in supervisor.output
+    assert "execute" not in supervisor.output, "its command is not to blame"
     assert not (run.folder / "started").exists()
     assert len(run.records(journal.ATTEMPT_ENDED)) == 2
     assert (run.status() or {})["state"] == "finished"

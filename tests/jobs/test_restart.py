@@ -106,6 +106,13 @@ def test_75_without_notice_and_without_progress_is_a_crash() -> None:
     assert kind(code=75, alive_seconds=60.0) is Kind.SAVED
 
 
+def test_a_trainer_that_cannot_save_says_so_by_its_code() -> None:
+    """73 of a trainer is named for what it means, so that who gives up on it says why."""
+    ending = Ending(code=73, attached=True)
+    assert classify(ending, POLICY).reason == "exit 73: the state could not be saved"
+    assert classify(replace(ending, attached=False), POLICY).reason == "exit 73"
+
+
 def test_term_before_attach_is_a_preemption_and_kill_is_a_crash() -> None:
     """TERM with nothing to save is preempted; a signal not of our doing to a trainer is a crash."""
     assert kind(signal=signal.SIGTERM) is Kind.SAVED

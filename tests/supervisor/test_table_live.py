@@ -23,6 +23,7 @@ from outlast_supervisor import actions as act
 from outlast_supervisor import events as ev
 from outlast_supervisor.states import (
     Finished,
+    Launching,
     Ledger,
     Running,
     Starting,
@@ -227,3 +228,26 @@ def test_an_unmeasured_worker_is_not_stopped_long_before_a_deadline() -> None:
     assert isinstance(state, Starting)
     state, _ = decide(state, ev.Tick(), context(70.0))
     assert isinstance(state, Stopping)
+
+
+def test_a_disk_that_stays_full_is_told_once_however_much_is_left() -> None:
+    """The same reason with other figures is no news: neither a record, nor a line, nor a hook; another reason is."""
+    short = "not enough space: the last generation took {} KiB and {} GiB left"
+    reasons = [short.format("602.1", "1.5"), short.format("603.8", "1"), "Read-only file system"]
+    state: State = running()
+    told = []
+    for number, reason in enumerate(reasons):
+        state, actions = decide(state, ev.SaveFailed(reason), context(10.0 + number))
+        assert state.ledger.unprotected == reason, "the status shows how it is now"
+        told.append([type(a) for a in actions if isinstance(a, act.Note | act.Say | act.Hook)])
+    assert told == [[act.Note, act.Say, act.Hook], [], [act.Note, act.Say]]
+
+
+def test_an_attempt_that_could_not_be_started_says_at_which_act() -> None:
+    """A file that cannot be opened is not put down to the worker's command."""
+    for event, said in (
+        (ev.SpawnFailed("EACCES: x"), "cannot execute the worker: EACCES: x"),
+        (ev.SpawnFailed("EROFS: x", "cannot open a file"), "cannot open a file: EROFS: x"),
+    ):
+        _, actions = decide(Launching(Ledger(attempt=1), FRESH, "start"), event, context())
+        assert any(isinstance(a, act.Say) and said in a.text for a in actions), actions
