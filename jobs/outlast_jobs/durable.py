@@ -135,7 +135,11 @@ def _replace_beneath(root: Path, temporary: Path, path: Path, data: bytes, durab
     write_file(temporary, data, fsync=durable, mode=mode, root=root)
     parent = open_parent(root, path)
     try:
-        os.replace(temporary.name, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+        try:
+            os.replace(temporary.name, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            _quietly(lambda name: os.unlink(name, dir_fd=parent), temporary.name)
+            raise
         if durable:
             fsync_dir(Path(f"/proc/self/fd/{parent}"))
     finally:
@@ -212,6 +216,13 @@ def discard(path: Path, trash_parent: Path, *, durable: bool = True) -> Path:
 def remove_tree(path: Path, trash_parent: Path) -> None:
     """Delete a file or folder: first out of sight, then from the disk. No link is followed."""
     delete_tree(discard(path, trash_parent))
+
+
+def empty_trash(parent: Path) -> None:
+    """Delete what was discarded in a folder and is still there; what cannot be deleted stays for the next time."""
+    for name in os.listdir(parent):
+        if name.startswith(TRASH):
+            _quietly(delete_tree, parent / name)
 
 
 def delete_tree(path: Path) -> None:

@@ -120,6 +120,16 @@ class Sealer:
         except OSError:
             pass
 
+    @staticmethod
+    def clear(checkpoints: Path, attempt: int) -> None:
+        """Remove what earlier saves of this attempt left that failed and whose ``abort`` failed too. Never raises."""
+        folder = writing_folder(checkpoints, attempt)
+        try:
+            for name in os.listdir(folder):
+                durable.delete_tree(folder / name)
+        except OSError:
+            pass  # what is wrong with the disk the next save finds out for itself
+
     def _count(self, written: int) -> None:
         self.bytes_written += written
         if self._progress is not None:

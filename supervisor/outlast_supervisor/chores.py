@@ -91,6 +91,9 @@ def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
     if taken_over(desk):
         return []
     require_folder(desk.run.checkpoints)
+    durable.empty_trash(
+        desk.run.checkpoints
+    )  # a deletion that failed would hold its room until the next start
     gens: list[retention.Gen] = []
     complete = True
     paths = verify.scan(desk.run.checkpoints)

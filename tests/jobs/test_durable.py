@@ -95,6 +95,25 @@ def test_a_failed_write_leaves_nothing(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_failed_replacement_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    """Where the rename fails the old content stays, and the new one does not lie beside it."""
+    path = tmp_path / "folder" / "f"
+    path.parent.mkdir()
+    path.write_bytes(b"old")
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        durable.replace_file(path, b"new", root=tmp_path if inside else None)
+    assert os.listdir(path.parent) == ["f"]
+    assert path.read_bytes() == b"old"
+
+
 def test_a_failing_close_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file whose close fails did not arrive: no part of it stays, under its name or a temporary one."""
     real = os.close

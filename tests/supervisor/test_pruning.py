@@ -83,3 +83,14 @@ def test_what_cannot_be_looked_at_stops_all_deletion(desk: Desk, monkeypatch: py
     monkeypatch.undo()
     assert left(desk) == names
     assert len(prune(desk, JOB, None)) == 2
+
+
+def test_what_a_deletion_left_goes_with_the_next_one(desk: Desk) -> None:
+    """A folder whose deletion failed keeps its room no longer than until the policy is applied again."""
+    newest = sealed(desk, 10, 1)
+    trash = desk.run.checkpoints / ".trash-step-000000005.a0001-abc"
+    trash.mkdir()
+    (trash / "meta.pt").write_bytes(b"m")
+    assert prune(desk, JOB, None) == []
+    assert left(desk) == {newest}
+    assert not trash.exists()

@@ -63,7 +63,7 @@ def save_generation(
     progress: Callable[[int], None] | None = None,
     load_back: bool = False,
 ) -> Saved:
-    """Write and seal; on any failure nothing is left under the generation's name.
+    """Write and seal; a failure leaves nothing under the name, or a whole one where the last fsync was what failed.
 
     ``progress`` is told the bytes written so far. With ``load_back`` the files are loaded and compared with
     ``state`` before they are sealed. Raises NotLoadable before anything is written, Fenced and OSError later.

@@ -13,6 +13,7 @@ from typing import Any
 from outlast_jobs.contract import Field, Phase
 from outlast_jobs.errors import AlreadySealed
 from outlast_jobs.generation import GenerationName
+from outlast_jobs.sealer import Sealer
 from outlast_worker.context import RunContext
 from outlast_worker.notify import Notifier
 from outlast_worker.saving import IndexFields, save_generation
@@ -48,6 +49,7 @@ class Seals:
         self._say = say
         self._on_sick = on_sick
         self._size = (0, 0)
+        self._litter = False  # a save failed, and may have left files that take room
 
     def expect(self, total_bytes: int, files: int) -> None:
         """How large the next save will be, about: as the last generation is."""
@@ -57,9 +59,14 @@ class Seals:
         """Seal this state; False where that failed and training must go on. Fenced where it must not."""
         step = state["counters"]["step"]
         again = self.newest is not None and self.newest.step == step
-        name = GenerationName(step, self._context.attempt, final=final and again)
+        # it may be there and not count: a save whose last fsync failed was never acknowledged, nor is it now
+        there = os.path.lexists(self._context.checkpoints / str(GenerationName(step, self._context.attempt)))
+        name = GenerationName(step, self._context.attempt, final=final and (again or there))
         started = time.monotonic()
         self._notifier.send({Field.PHASE: Phase.SAVE}, important=True)
+        if self._litter:
+            Sealer.clear(self._context.checkpoints, self._context.attempt)
+            self._litter = False
         short = shortage(self._context.checkpoints, *self._size)
         if short is not None:
             return self._failed(name, short)
@@ -77,8 +84,7 @@ class Seals:
                 load_back=self.newest is None and not _any_sealed(self._context.checkpoints),
             )
         except AlreadySealed:
-            self.newest = name  # an answer that was lost on its way: what we wanted is on disk
-            return True
+            return self._failed(name, "it is there already, from a save whose last fsync failed")
         except OSError as error:
             return self._failed(name, str(error.strerror or error))
         self.newest = name
@@ -111,6 +117,7 @@ class Seals:
         self._notifier.send_often({Field.SAVING: written})
 
     def _failed(self, name: GenerationName, why: str) -> bool:
+        self._litter = True
         self._notifier.send({Field.SAVE_FAILED: why}, important=True)
         self._say(
             f'cannot save "{name}": {why}; training goes on unprotected, the next save is tried as usual'
