@@ -167,7 +167,13 @@ class Run:
     def cli(self, *args: str, seconds: float = PATIENCE) -> Ended:
         """Any other `outlast` command, waited for."""
         done = subprocess.run(
-            [OUTLAST, *args], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=seconds
+            [OUTLAST, *args],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -1,8 +1,11 @@
-"""What lasts longest begins first: side by side with the others it then ends with them."""
+"""What lasts longest begins first, so that side by side it ends with the others; and the runs of the other folder."""
 
 from __future__ import annotations
 
 import pytest
+from tests.e2e.conftest import make_run
+
+__all__ = ["make_run"]
 
 _FIRST = "test_soak.py"
 
