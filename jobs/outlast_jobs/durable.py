@@ -13,12 +13,14 @@ import stat
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, TypeVar
 
 from msgspec import Struct
 
 from outlast_jobs.beneath import open_at, open_parent
+from outlast_jobs.blocks import Hasher, Image, fill
 from outlast_jobs.errors import Malformed, NotRegular
+from outlast_jobs.filesystem import on_local_disk
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
@@ -32,13 +34,6 @@ _RENAME_NOREPLACE = 1
 T = TypeVar("T")
 
 
-class Hasher(Protocol):
-    """What ``hashlib`` objects are."""
-
-    def update(self, data: memoryview, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
 class Written(Struct, frozen=True):
     """What a durable write left on disk."""
 
@@ -48,7 +43,7 @@ class Written(Struct, frozen=True):
 
 def write_file(
     path: Path,
-    chunks: bytes | Iterable[bytes | bytearray | memoryview],
+    chunks: bytes | Iterable[bytes | bytearray | memoryview] | Image,
     *,
     hasher: Hasher | None = None,
     fsync: bool = True,
@@ -59,6 +54,7 @@ def write_file(
 ) -> Written:
     """Write ``chunks`` to ``path``, hashing as they go; on any failure the partial file is removed.
 
+    An `Image` is written in blocks, past the page cache where the disk is a local one.
     Durable is the content; the name is only after ``fsync_dir`` of the folder.
     ``progress`` is told the bytes of each piece after it was written; what it raises ends the write.
     With ``root``, a folder above ``path``, no symbolic link between the two is followed.
@@ -81,21 +77,17 @@ def write_file(
 def _fill(
     fd: int,
     path: Path,
-    chunks: bytes | Iterable[bytes | bytearray | memoryview],
+    chunks: bytes | Iterable[bytes | bytearray | memoryview] | Image,
     digest: Hasher,
     fsync: bool,
     progress: Callable[[int], None] | None,
     remove: Callable[[], None],
 ) -> Written:
     try:
-        total = 0
-        for chunk in (chunks,) if isinstance(chunks, bytes) else chunks:
-            for piece in _pieces(chunk):
-                _write_all(fd, piece)
-                digest.update(piece)
-                total += piece.nbytes
-                if progress is not None:
-                    progress(piece.nbytes)
+        if isinstance(chunks, Image):
+            total = fill(fd, chunks, digest, direct=on_local_disk(path.parent), progress=progress)
+        else:
+            total = _stream(fd, chunks, digest, progress)
         size = os.fstat(fd).st_size
         if size != total:
             raise OSError(errno.EIO, f"wrote {total} bytes and the file has {size}", str(path))
@@ -111,6 +103,23 @@ def _fill(
         _quietly(lambda _: remove(), None)
         raise
     return Written(total, digest.hexdigest())
+
+
+def _stream(
+    fd: int,
+    chunks: bytes | Iterable[bytes | bytearray | memoryview],
+    digest: Hasher,
+    progress: Callable[[int], None] | None,
+) -> int:
+    total = 0
+    for chunk in (chunks,) if isinstance(chunks, bytes) else chunks:
+        for piece in _pieces(chunk):
+            _write_all(fd, piece)
+            digest.update(piece)
+            total += piece.nbytes
+            if progress is not None:
+                progress(piece.nbytes)
+    return total
 
 
 def replace_file(

@@ -51,6 +51,11 @@ def filesystem_kind(path: Path) -> Filesystem:
     return _described(kind, mount)
 
 
+def on_local_disk(path: Path) -> bool:
+    """Whether writing past the page cache is worth trying there: a network answers each such write by itself."""
+    return filesystem_kind(path).type in _DISKS | {"overlay"}
+
+
 def _described(kind: str, mount: str) -> Filesystem:
     local = kind in _LOCAL
     return Filesystem(kind, Path(mount), not local and kind not in _LOCAL_BUT_DOUBTED, local)

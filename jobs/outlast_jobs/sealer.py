@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
@@ -11,6 +12,7 @@ from typing import NoReturn
 import msgspec
 
 from outlast_jobs import durable
+from outlast_jobs.blocks import Image
 from outlast_jobs.errors import AlreadySealed, Fenced
 from outlast_jobs.generation import (
     INDEX,
@@ -29,7 +31,8 @@ from outlast_jobs.generation import (
 class Sealer:
     """One save of one attempt. ``begin``, ``add`` each file, ``seal``; ``abort`` instead after any error.
 
-    ``progress`` is told the bytes of this save written so far, after each piece.
+    Several threads may ``add`` at a time. ``progress`` is told the bytes of this save written so far, after each
+    piece, by one thread at a time.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Sealer:
             checkpoints.parent
         )  # the run directory: nothing is written out of it, whatever is swapped in
         self._progress = progress
+        self._counting = threading.Lock()
 
     def begin(self) -> Path:
         """Make the folder to write in. Fenced if a newer attempt took ours away, AlreadySealed if it is."""
@@ -75,7 +79,7 @@ class Sealer:
         """Where a file of the generation is written."""
         return self.folder / safe_member(member)
 
-    def add(self, member: str, chunks: bytes | Iterable[bytes | bytearray | memoryview]) -> FileEntry:
+    def add(self, member: str, chunks: bytes | Iterable[bytes | bytearray | memoryview] | Image) -> FileEntry:
         """Write one file, hashed while it is written, checked for its length, and synced."""
         path = self.path(member)
         try:
@@ -131,9 +135,10 @@ class Sealer:
             pass  # what is wrong with the disk the next save finds out for itself
 
     def _count(self, written: int) -> None:
-        self.bytes_written += written
-        if self._progress is not None:
-            self._progress(self.bytes_written)
+        with self._counting:
+            self.bytes_written += written
+            if self._progress is not None:
+                self._progress(self.bytes_written)
 
     def _is_ours(self, data: bytes) -> bool:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +10,14 @@ from typing import Any
 
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import IntegrityError
-from outlast_jobs.generation import META, GenerationName, Index
+from outlast_jobs.generation import GenerationName, Index
 from outlast_jobs.sealer import Sealer
 from outlast_worker.digest import first_difference, state_sha256
-from outlast_worker.ptfile import require_safe_loader, stream
+from outlast_worker.ptfile import require_safe_loader
 from outlast_worker.restoring import read_files
-from outlast_worker.shards import MAX_SHARD_BYTES, Taken, take_out
+from outlast_worker.shards import MAX_SHARD_BYTES, take_out
 from outlast_worker.typewalk import loadable
+from outlast_worker.writing import write_files
 
 INLINE = ("rng",)
 """Buckets whose tensors stay in meta.pt, so that it alone tells how the streams go on."""
@@ -75,7 +75,7 @@ def save_generation(
     sealer = Sealer(checkpoints, name.attempt, name, progress=progress)
     sealer.begin()
     try:
-        _write(sealer, taken)
+        write_files(sealer, taken)
         if load_back:
             _compare(sealer, state)
         path = sealer.seal(_index(name, state, run_id, fields, digest, time.monotonic() - began))
@@ -91,23 +91,6 @@ def check_state(state: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"the state has schema {state.get('schema')!r}, not {Schema.META!r}")
     checked: dict[str, Any] = loadable(dict(state))
     return checked
-
-
-def shard_name(number: int) -> str:
-    """The file of a shard."""
-    return f"model.shard-{number:03d}.pt"
-
-
-def _write(sealer: Sealer, taken: Taken) -> None:
-    names = [shard_name(number) for number in range(len(taken.shards))]
-    for number, member in enumerate(names):
-        _add(sealer, member, taken.content(number))
-    _add(sealer, META, {**taken.skeleton, "shards": names})
-
-
-def _add(sealer: Sealer, member: str, content: Any) -> None:
-    with contextlib.closing(stream(content)) as chunks:
-        sealer.add(member, chunks)
 
 
 def _compare(sealer: Sealer, state: Mapping[str, Any]) -> None:

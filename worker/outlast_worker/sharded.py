@@ -32,11 +32,12 @@ from outlast_worker.proof_files import file_proof
 from outlast_worker.ptfile import require_safe_loader, stream
 from outlast_worker.restoring import read_generation
 from outlast_worker.sameness import Identity, check_identity
-from outlast_worker.saving import INLINE, check_state, shard_name
+from outlast_worker.saving import INLINE, check_state
 from outlast_worker.sharding import Strategy, arrange
 from outlast_worker.shards import Taken, take_out
 from outlast_worker.snapshot import has_nan
 from outlast_worker.trainstate import TrainState
+from outlast_worker.writing import image_of, shard_name
 
 
 def save_sharded_checkpoint(
@@ -161,14 +162,23 @@ def _require_free(target: Path) -> None:
 
 def _write(folder: Path, taken: Taken) -> dict[str, FileEntry]:
     names = [shard_name(number) for number in range(len(taken.shards))]
-    files = {name: _add(folder / name, taken.content(number)) for number, name in enumerate(names)}
+    files = {}
+    for number, name in enumerate(names):
+        image = image_of(taken, number)
+        if image is None:
+            files[name] = _add(folder / name, taken.content(number))
+        else:
+            files[name] = _entry(durable.write_file(folder / name, image))
     files[META] = _add(folder / META, {**taken.skeleton, "shards": names})
     return files
 
 
 def _add(path: Path, content: Any) -> FileEntry:
     with contextlib.closing(stream(content)) as chunks:
-        written = durable.write_file(path, chunks)
+        return _entry(durable.write_file(path, chunks))
+
+
+def _entry(written: durable.Written) -> FileEntry:
     return FileEntry(bytes=written.bytes, sha256=written.sha256)
 
 

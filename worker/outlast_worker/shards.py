@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from outlast_worker.layout import Storage, View
 from outlast_worker.typewalk import TAG, join
 
 MAX_SHARD_BYTES = 512 << 20
@@ -39,17 +40,57 @@ class Component:
     def content(self) -> dict[str, torch.Tensor]:
         """The tensors on the CPU, with their strides and their sharing, and nothing around them."""
         first = self.members[0].tensor
-        shapes = {(m.tensor.storage_offset(), m.tensor.shape, m.tensor.stride()) for m in self.members}
-        if len(shapes) == 1:
+        if self._is_one():
             tensor = _alone(first, self.copied)
             return {member.key: tensor for member in self.members}
         start = min(_span(member.tensor)[0] for member in self.members)
         end = max(_span(member.tensor)[1] for member in self.members)
         window = first.as_strided((end - start,), (1,), start).clone().cpu()
         return {
-            m.key: window.as_strided(m.tensor.shape, m.tensor.stride(), m.tensor.storage_offset() - start)
+            m.key: window.as_strided(
+                m.tensor.shape, m.tensor.stride(), int(m.tensor.storage_offset()) - start
+            )
             for m in self.members
         }
+
+    def storage(self) -> Storage:
+        """What ``content`` will hold, without making it."""
+        first = self.members[0].tensor
+        start, end = _span(first)
+        if _has_holes(first) and self._is_one():
+            compact = torch.empty_strided(
+                first.shape, first.stride(), dtype=first.dtype, device="meta"
+            ).clone()
+            view = (first.dtype, tuple(first.shape), compact.stride(), 0)
+            return Storage(
+                first.numel() * first.element_size(), tuple(View(m.key, *view) for m in self.members)
+            )
+        start = min(_span(member.tensor)[0] for member in self.members)
+        end = max(_span(member.tensor)[1] for member in self.members)
+        views = tuple(
+            View(
+                m.key,
+                m.tensor.dtype,
+                tuple(m.tensor.shape),
+                m.tensor.stride(),
+                int(m.tensor.storage_offset()) - start,
+            )
+            for m in self.members
+        )
+        return Storage((end - start) * first.element_size(), views)
+
+    def memory(self) -> int | None:
+        """Where the bytes of that storage lie already, in this process; None where they have to be made."""
+        first = self.members[0].tensor
+        if first.device.type != "cpu" or (_has_holes(first) and self._is_one()):
+            return None
+        start = min(_span(member.tensor)[0] for member in self.members)
+        return int(first.untyped_storage().data_ptr()) + start * first.element_size()
+
+    def _is_one(self) -> bool:
+        return (
+            len({(m.tensor.storage_offset(), m.tensor.shape, m.tensor.stride()) for m in self.members}) == 1
+        )
 
 
 @dataclass(frozen=True)
@@ -64,9 +105,12 @@ class Taken:
         content: dict[str, torch.Tensor] = {}
         for component in self.shards[shard]:
             content.update(component.content())
-        # in the order of the tree, which people find again, and not by size
-        order = {m.key: m.reference["n"] for component in self.shards[shard] for m in component.members}
-        return dict(sorted(content.items(), key=lambda item: order[item[0]]))
+        return {key: content[key] for key in self.order(shard)}
+
+    def order(self, shard: int) -> list[str]:
+        """The keys of one shard in the order of the tree, which people find again, and not by size."""
+        members = [m for component in self.shards[shard] for m in component.members]
+        return [m.key for m in sorted(members, key=lambda m: m.reference["n"])]
 
 
 def take_out(tree: Any, *, inline: Sequence[str] = (), max_shard_bytes: int = MAX_SHARD_BYTES) -> Taken:
@@ -155,10 +199,15 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + 1 + reach
 
 
+def _has_holes(tensor: torch.Tensor) -> bool:
+    start, end = _span(tensor)
+    return end - start > tensor.numel()
+
+
 def _alone(tensor: torch.Tensor, copied: bool) -> torch.Tensor:
     start, end = _span(tensor)
     whole = tensor.untyped_storage().nbytes() == (end - start) * tensor.element_size()
-    if end - start > tensor.numel():
+    if _has_holes(tensor):
         return tensor.clone().cpu()  # holes between the elements: a compact copy
     if whole and not copied and tensor.device.type == "cpu":
         return tensor

@@ -1,0 +1,170 @@
+"""Where each byte of a ``.pt`` file lies, found before the tensors' bytes are there; torch itself lays it out.
+
+``torch.save`` under ``skip_data`` writes all but the tensors' bytes. What it writes is kept as pieces, and where
+it leaves a gap a tensor's storage belongs. The file is a zip: the checksum of a member stands in a descriptor
+right behind its bytes and in the directory at the end, so both can be filled in one pass, as the bytes go by.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+import torch
+
+_DESCRIPTOR = b"PK\x07\x08"  # a zip's data descriptor; four bytes of crc32 follow
+_ENTRY = b"PK\x01\x02"  # an entry of a zip's directory
+_CRC_IN_ENTRY = 16
+_ENTRY_REST = struct.Struct(
+    "<I8xHHH"
+)  # from there: crc32, two sizes, lengths of name, extra field and comment
+_ENTRY_BYTES = 46  # before the name
+_END = b"PK\x05\x06"
+_END_64 = b"PK\x06\x06"
+
+
+class NoLayout(Exception):
+    """This torch does not write a file that can be laid out beforehand; stream it."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor of a file, by what is recorded of it."""
+
+    key: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The bytes behind one tensor, or behind several that share memory."""
+
+    nbytes: int
+    views: tuple[View, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Where a storage's bytes belong."""
+
+    start: int
+    nbytes: int
+    storage: int
+    """Its place in what was laid out."""
+    crc_at: tuple[int, int]
+    """Where its crc32 is to be written: in its descriptor, and in the directory."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A file without its tensors' bytes."""
+
+    size: int
+    pieces: tuple[tuple[int, bytes], ...]
+    gaps: tuple[Gap, ...]
+
+
+def lay_out(storages: Sequence[Storage], order: Sequence[str]) -> Layout:
+    """Of a file that holds a dict with these keys in this order. NoLayout where torch can't, or not so."""
+    skip = getattr(torch.serialization, "skip_data", None)
+    if skip is None:
+        raise NoLayout("torch.serialization.skip_data is missing")
+    stand_ins: dict[str, torch.Tensor] = {}
+    numbers: dict[str, int] = {}
+    for number, storage in enumerate(storages):
+        # memory that is asked for and never touched, so that the system never gives it
+        memory = torch.UntypedStorage(storage.nbytes)
+        alone = len({(view.offset, view.shape, view.stride) for view in storage.views}) == 1
+        tensor: torch.Tensor | None = None
+        for view in storage.views:
+            if tensor is None or not alone:  # tied ones are one object in the file, as they are in `content`
+                empty = torch.empty(0, dtype=view.dtype)
+                tensor = empty.set_(memory, view.offset, view.shape, view.stride)
+            stand_ins[view.key] = tensor
+            numbers[view.key] = number
+    sink = _Sink()
+    with skip():
+        torch.save({key: stand_ins[key] for key in order}, cast(IO[bytes], sink))
+    wanted = list(dict.fromkeys(numbers[key] for key in order))  # torch numbers storages as it meets them
+    filled = [(member, number) for member, number in enumerate(wanted) if storages[number].nbytes]
+    if [nbytes for _, nbytes in sink.gaps] != [storages[number].nbytes for _, number in filled]:
+        raise NoLayout("torch left other gaps than the tensors need")
+    pieces = tuple((start, bytes(data)) for start, data in sink.pieces)
+    return Layout(sink.at, pieces, _gaps(sink.gaps, filled, pieces))
+
+
+class _Sink:
+    """A file that ``torch.save`` writes to; where it seeks ahead it leaves a gap."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.pieces: list[tuple[int, bytearray]] = []
+        self.gaps: list[tuple[int, int]] = []
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self.pieces and self.pieces[-1][0] + len(self.pieces[-1][1]) == self.at:
+            self.pieces[-1][1].extend(view)
+        else:
+            self.pieces.append((self.at, bytearray(view)))
+        self.at += view.nbytes
+        return view.nbytes
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence != 1 or offset < 0:
+            raise NoLayout(f"torch seeks to {offset} from {whence}")
+        if offset:
+            self.gaps.append((self.at, offset))
+        self.at += offset
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def flush(self) -> None:
+        pass
+
+
+def _gaps(
+    gaps: Sequence[tuple[int, int]],
+    names: Sequence[tuple[int, int]],
+    pieces: Sequence[tuple[int, bytes]],
+) -> tuple[Gap, ...]:
+    """The gaps with the places of their checksums, which must be where the format says, and empty."""
+    starts = dict(pieces)
+    crcs = _directory(*pieces[-1])
+    found = []
+    for (start, nbytes), (member, storage) in zip(gaps, names, strict=True):
+        after = start + nbytes
+        if starts.get(after, b"")[:8] != _DESCRIPTOR + bytes(4):
+            raise NoLayout("no empty descriptor follows a tensor")
+        crc = crcs.get(f"archive/data/{member}".encode())
+        if crc is None:
+            raise NoLayout("a tensor has no empty entry in the directory")
+        found.append(Gap(start, nbytes, storage, (after + 4, crc)))
+    return tuple(found)
+
+
+def _directory(start: int, tail: bytes) -> dict[bytes, int]:
+    """Of each member without a crc32 yet, where in the file that stands in the directory. ``tail`` holds it all."""
+    try:
+        end = tail.rindex(_END)
+        at = int.from_bytes(tail[end + 16 : end + 20], "little")
+        if at == 0xFFFFFFFF:  # beyond four gigabytes the place is in the end record of zip64
+            wide = tail.rindex(_END_64, 0, end)
+            at = int.from_bytes(tail[wide + 48 : wide + 56], "little")
+        at -= start
+        found = {}
+        while at >= 0 and tail[at : at + 4] == _ENTRY:
+            crc, name, extra, comment = _ENTRY_REST.unpack_from(tail, at + _CRC_IN_ENTRY)
+            if crc == 0:
+                found[tail[at + _ENTRY_BYTES : at + _ENTRY_BYTES + name]] = start + at + _CRC_IN_ENTRY
+            at += _ENTRY_BYTES + name + extra + comment
+    except (ValueError, struct.error) as error:
+        raise NoLayout(f"the directory of the file can't be read: {error}") from error
+    return found

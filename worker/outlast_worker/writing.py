@@ -1,0 +1,84 @@
+"""Write the files of a generation: shards in parallel, each in one pass, and then what names them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from outlast_jobs.blocks import Image
+from outlast_jobs.generation import META
+from outlast_jobs.sealer import Sealer
+from outlast_worker.image import ShardImage, layout_of
+from outlast_worker.layout import NoLayout
+from outlast_worker.ptfile import stream
+from outlast_worker.shards import Taken
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard."""
+    return f"model.shard-{number:03d}.pt"
+
+
+def write_files(sealer: Sealer, taken: Taken, images: Sequence[Image | None] = ()) -> None:
+    """Write all shards, from ``images`` where they are given, and ``meta.pt``; what the disk says is raised."""
+    names = [shard_name(number) for number in range(len(taken.shards))]
+    found = list(images) or [image_of(taken, number) for number in range(len(names))]
+
+    def write(number: int) -> None:
+        image = found[number]
+        if image is None:
+            _add(sealer, names[number], taken.content(number))
+        else:
+            sealer.add(names[number], image)
+
+    side_by_side([lambda number=number: write(number) for number in range(len(names))])  # type: ignore[misc]
+    _add(sealer, META, {**taken.skeleton, "shards": names})
+
+
+def image_of(taken: Taken, number: int) -> Image | None:
+    """A shard's file from the tensors where they lie; None where it has to be streamed through torch."""
+    try:
+        return ShardImage(layout_of(taken, number), taken.shards[number])
+    except NoLayout:
+        return None
+
+
+def side_by_side(jobs: Sequence[Callable[[], None]]) -> None:
+    """Do all, as many at a time as there are cores for us; of several errors the first is raised.
+
+    After an error no further job is begun. The calling thread does its share.
+    """
+    left = list(reversed(jobs))
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while not errors:
+            try:
+                job = left.pop()
+            except IndexError:
+                return
+            try:
+                job()
+            except BaseException as error:  # raised by the caller, whose failure it is
+                errors.append(error)
+
+    count = min(len(jobs), len(os.sched_getaffinity(0)))
+    helpers = []
+    with contextlib.suppress(RuntimeError):  # no more threads for us: then one does it all
+        for _ in range(count - 1):
+            helper = threading.Thread(target=work, name="outlast-write", daemon=True)
+            helper.start()
+            helpers.append(helper)
+    work()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]
+
+
+def _add(sealer: Sealer, member: str, content: Any) -> None:
+    with contextlib.closing(stream(content)) as chunks:
+        sealer.add(member, chunks)
