@@ -58,6 +58,7 @@ class RunLock:
         self._run = run
         self._fd = -1
         self._lease: Lease | None = None
+        self._token = ""
         self.exclusion = "not held"
 
     @property
@@ -100,7 +101,10 @@ class RunLock:
         if self._fd < 0:
             return
         try:
-            os.ftruncate(self._fd, 0)
+            if (
+                _signed(self._fd) == self._token
+            ):  # another's name, where only leases exclude, is not ours to remove
+                os.ftruncate(self._fd, 0)
         except OSError:
             pass  # a full or read-only disk must not keep the lock
         if self._lease:
@@ -148,6 +152,7 @@ class RunLock:
                 else f"flock and lease: flock on {kind.type} may not reach other hosts"
             )
         self._sign(fd, holder, network=kind.network)
+        self._token = holder.token
         self.exclusion = exclusion
         return Held(holder, exclusion)
 
@@ -178,6 +183,12 @@ def read_holder(run: RunDirectory) -> Holder | None:
         return None
     finally:
         os.close(fd)
+
+
+def _signed(fd: int) -> str | None:
+    """The token of whoever signed last; None for nobody."""
+    holder = parse_holder(os.pread(fd, _LIMIT, 0))
+    return holder.token if holder else None
 
 
 def lease_heard(run: RunDirectory) -> float | None:

@@ -89,7 +89,7 @@ def conclude(
     if ending and ending.why == "audit" and isinstance(action, restart.Again):
         action = restart.GiveUp(f"the replay differs: {ending.detail}")
     if ledger.gone and not isinstance(action, restart.Done):
-        return finish(ledger, ExitCode.CANNOT_WRITE, ledger.gone, before)
+        return finish(ledger, ExitCode.BUSY if ledger.taken else ExitCode.CANNOT_WRITE, ledger.gone, before)
     since = ending.ended_at if ending else ctx.now
     return _order(ledger, action, since, ctx, before, examined)
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from outlast_jobs.identity import ProcessIdentity, hostname
@@ -59,6 +60,7 @@ class Display:
         self.around: Outside | None = None
         self.stuck = 0.0  # seconds for which a helper has been waiting for the run directory
         self._told_stuck = False
+        self.taken: Callable[[], bool] = lambda: False  # whoever has the run by now tells its status
 
     def tell(self, text: str, level: str) -> None:
         """Speak to whoever started us."""
@@ -114,7 +116,7 @@ class Display:
 
         def leave() -> None:
             with contextlib.suppress(OSError):
-                self._run.write_status(view)
+                self._save(view)
 
         if write:
             bounded(leave, LAST_WAIT)
@@ -129,8 +131,14 @@ class Display:
         self.manager.status(f"attempt {view.get('attempt')}: {view.get('state')}{step}")
         return view
 
-    def _chore(self, view: dict[str, Any], job: Job, attempt: int) -> None:
+    def _save(self, view: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # what cannot be looked at shows nothing
+            if self.taken():
+                return
         self._run.write_status(view)
+
+    def _chore(self, view: dict[str, Any], job: Job, attempt: int) -> None:
+        self._save(view)
         if attempt and job.logs.max_bytes is not None:
             chores.trim_log(self._run.attempt_log(attempt), job.logs.max_bytes)
 

@@ -42,7 +42,7 @@ def stop_now(state: Alive, event: ev.StopNow, ctx: Context) -> Step:
 
 
 def run_gone(state: Alive, event: ev.RunGone, ctx: Context) -> Step:
-    state = replace(state, ledger=replace(state.ledger, gone=event.reason))
+    state = replace(state, ledger=replace(state.ledger, gone=event.reason, taken=event.taken))
     after, actions = stop_now(state, ev.StopNow(event.reason), ctx)
     return after, (Say(event.reason, "error"), *actions)
 

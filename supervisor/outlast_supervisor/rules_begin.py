@@ -208,11 +208,11 @@ def waiting_restart(state: Waiting, event: ev.RestartAsked, ctx: Context) -> Ste
 
 def idle_gone(state: Clearing | Choosing | Waiting, event: ev.RunGone, ctx: Context) -> Step:
     code = ExitCode.BUSY if event.taken else ExitCode.CANNOT_WRITE
-    return finish(replace(state.ledger, gone=event.reason), code, event.reason)
+    return finish(replace(state.ledger, gone=event.reason, taken=event.taken), code, event.reason)
 
 
 def remember_gone(state: Launching | Ending, event: ev.RunGone, ctx: Context) -> Step:
-    return replace(state, ledger=replace(state.ledger, gone=event.reason)), ()
+    return replace(state, ledger=replace(state.ledger, gone=event.reason, taken=event.taken)), ()
 
 
 def idle_notice(state: Clearing | Choosing | Waiting, event: ev.Notice | ev.StopNow, ctx: Context) -> Step:

@@ -86,6 +86,7 @@ class Session:
         self._hooks = Hooks(_commands(job), run.path)
         desk = chores.Desk(run, run_id, self._journaler.note_and_wait, _plain_stats(known), set(known.pins))
         desk.lock_named = lock.is_named
+        self._display.taken = lambda: bool(chores.taken_over(desk))
         self._carrier = Carrier(
             loop=loop,
             desk=desk,
@@ -253,7 +254,9 @@ class Session:
             self._lock_seen(result)
         elif tag == "lease":
             if not result:
-                self._lease_lost()
+                self._loop.post(
+                    ev.RunGone("another supervisor has taken this run: its lease is lost", taken=True)
+                )
         elif tag == "requests":
             self._asks.take(result)
         elif tag == "job":
@@ -363,10 +366,6 @@ class Session:
             return
         what = "removed or moved away" if named is None else "replaced by another"
         self._loop.post(ev.RunGone(f'the run directory "{self._run.path}" was {what}'))
-
-    def _lease_lost(self) -> None:
-        self._display.tell("the lease of this run was lost to another supervisor: stopping", "error")
-        self._loop.post(ev.StopNow("a lost lease"))
 
 
 def _plain_stats(known: History) -> dict[str, dict[str, list[int]]]:

@@ -46,6 +46,7 @@ class Ledger(Struct, frozen=True):
     holding: str = ""  # the person who stopped the run
     stop_request: str = ""  # id of the request to answer at the end
     gone: str = ""  # what happened to the run directory
+    taken: bool = False  # and whether another supervisor has the run
 
 
 class Live(Struct, frozen=True):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.supervisor.tables import context, running
 
 from outlast_jobs import durable
 from outlast_jobs.claim import claim
+from outlast_jobs.contract import ExitCode
 from outlast_jobs.jobfile import job_from_command
 from outlast_jobs.locks import Busy, Held, RunLock
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor import choosing, chores, startup
 from outlast_supervisor import events as ev
-from outlast_supervisor.actions import Choose
+from outlast_supervisor.actions import Choose, Exit
 from outlast_supervisor.chores import Desk, taken_over
+from outlast_supervisor.states import Stopping
+from outlast_supervisor.table import decide
 
 JOB = job_from_command(["true"], None, Path("/"))
 
@@ -99,3 +105,40 @@ def test_who_begins_anew_too_late_is_told_so(desk: Desk, monkeypatch: pytest.Mon
     assert isinstance(raised.value.busy, Busy)
     assert (desk.run.path.with_name("run.old-1") / "run.json").is_file()
     other.release()
+
+
+def test_a_supervisor_that_lost_the_run_leaves_the_new_ones_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where flock excludes nobody, releasing a run that another one has by now does not take its name away."""
+
+    def refused(_fd: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    run = RunDirectory(tmp_path / "run")
+    lost = RunLock(run)
+    assert isinstance(lost.acquire(), Held)
+    (lease,) = run.path.glob("lease-*")
+    lease.write_bytes(b"released\n")  # its time is up, as far as the next one can see
+    run.lock.write_bytes(b"")
+    owner = RunLock(run)
+    assert isinstance(owner.acquire(), Held)
+    said = run.lock.read_bytes()
+    assert not lost.renew()
+    lost.release()
+    assert run.lock.read_bytes() == said
+    owner.release()
+    assert run.lock.read_bytes() == b""
+
+
+def test_a_run_that_was_taken_under_a_worker_is_busy() -> None:
+    """A supervisor that finds in mid-run that another has it ends its worker at once and exits 69; where the run
+    directory is merely gone it is 73."""
+    for taken, code in ((True, ExitCode.BUSY), (False, ExitCode.CANNOT_WRITE)):
+        after, _ = decide(running(), ev.RunGone("it is another's", taken=taken), context(6.0))
+        assert isinstance(after, Stopping)
+        after, _ = decide(after, ev.WorkerExited(None, 9), context(6.1))
+        after, _ = decide(after, ev.LeftoversGone(), context(6.2))
+        after, actions = decide(after, ev.Examined(None, False, 0, None, ""), context(6.3))
+        assert [action.code for action in actions if isinstance(action, Exit)] == [code], after
