@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import random
 import sys
@@ -102,11 +103,7 @@ class Saving:
 
     def told(self, *kinds: str) -> list[dict[str, Any]]:
         """What was acknowledged so far, in order."""
-        with contextlib.suppress(FileNotFoundError):
-            lines = self.told_in.read_text().splitlines(keepends=True)
-            found = [json.loads(line) for line in lines if line.endswith("\n")]
-            return [one for one in found if not kinds or one["kind"] in kinds]
-        return []
+        return read_told(self.told_in, *kinds)
 
     def hold(self) -> None:
         """All that was acknowledged is on disk, whole; nothing is there under a name that it does not deserve."""
@@ -164,6 +161,23 @@ class Saving:
             resumed = GenerationName.parse(one["resumed"] or "")
             short = newest is not None and (resumed is None or resumed < newest)
             _require(not short, f"attempt {last} resumed from {resumed}, and {newest} had been sealed")
+
+
+def read_told(path: Path, *kinds: str) -> list[dict[str, Any]]:
+    """The lines of these kinds that were told to a file, in order."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = path.read_text().splitlines(keepends=True)
+        found = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [one for one in found if not kinds or one["kind"] in kinds]
+    return []
+
+
+def undisturbed(steps: int) -> str:
+    """The saver's state after so many steps."""
+    digest = ""
+    for step in range(1, steps + 1):
+        digest = hashlib.sha256(f"{digest} {step}".encode()).hexdigest()
+    return digest
 
 
 def _require(held: bool, why: str) -> None:

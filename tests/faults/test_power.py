@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults.disk import Disk, own_mounts
-from tests.faults.saving import Cut, Saving
+from tests.faults.saving import Cut, Saving, undisturbed
 from tests.faults.scale import chance, scaled, told
 from tests.realparts import needs
 
@@ -53,10 +52,3 @@ def test_what_was_acknowledged_outlives_every_cut(tmp_path: Path, disk: Disk) ->
         saving.run.close()
     sealed, written = len(saving.told("sealed")), sum(len(one["lines"]) for one in saving.told("journal"))
     told(f"power cuts on {disk.kind}, with {sealed} generations and {written} records acknowledged", CUTS)
-
-
-def undisturbed(steps: int) -> str:
-    digest = ""
-    for step in range(1, steps + 1):
-        digest = hashlib.sha256(f"{digest} {step}".encode()).hexdigest()
-    return digest
