@@ -32,6 +32,7 @@ from outlast_jobs.generation import (
     check_digest,
     decode_index,
 )
+from outlast_jobs.parallel import each, readers
 
 FileStats: TypeAlias = dict[str, list[int]]
 """File name -> [inode, ctime in ns, size]: by this a full verification is remembered."""
@@ -88,6 +89,7 @@ def look(
 
     ``run_id`` None takes any run's. ``drop_cache`` reads from the disk and not from memory. ``stop`` is
     asked between reads; when it says True, Cancelled is raised. ``progress`` is told the bytes of each read.
+    Both may be called by several threads, since several files are read at once.
     """
     name = GenerationName.parse(path.name)
     looked = _Looked(path, name, run_id, _Reading(drop_cache, stop, progress))
@@ -125,13 +127,13 @@ class _Reading(Struct, frozen=True):
     stop: Callable[[], bool] | None
     progress: Callable[[int], None] | None
 
-    def sha256(self, fd: int, what: str) -> tuple[str, int]:
+    def sha256(self, fd: int, what: str, gave_up: Callable[[], bool]) -> tuple[str, int]:
         if self.drop_cache:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         digest, total = hashlib.sha256(), 0
         with memoryview(bytearray(_BUFFER)) as buffer:
             while True:
-                if self.stop is not None and self.stop():
+                if gave_up() or (self.stop is not None and self.stop()):
                     raise Cancelled(f"verification was stopped while reading {what!r}")
                 got = durable.read_into(fd, buffer)
                 if not got:
@@ -177,8 +179,9 @@ class _Looked:
             return f"verified in full before and untouched since{surplus}", True
         if not full:
             return f"index and lengths match, contents not read{surplus}", False
-        for member in index.files:
-            self._check_content(fd, index, member)
+        # a read-back beside a training takes one processor; nothing trains while a start waits for its hashes
+        threads = 1 if self.reading.drop_cache else readers()
+        each(lambda member, gave_up: self._check_content(fd, index, member, gave_up), [*index.files], threads)
         return f"all {len(index.files)} files match their sha256{surplus}", True
 
     def _read_index(self, fd: int) -> Index:
@@ -216,11 +219,11 @@ class _Looked:
             f"; also holds {_listed([repr(name) for name in surplus])}, not in the index" if surplus else ""
         )
 
-    def _check_content(self, fd: int, index: Index, member: str) -> None:
+    def _check_content(self, fd: int, index: Index, member: str, gave_up: Callable[[], bool]) -> None:
         entry = index.files[member]
         file = durable.open_regular(member, dir_fd=fd)
         try:
-            found, size = self.reading.sha256(file, member)
+            found, size = self.reading.sha256(file, member, gave_up)
         finally:
             os.close(file)
         if size != entry.bytes:

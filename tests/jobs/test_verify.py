@@ -189,8 +189,12 @@ def test_a_read_can_be_stopped(tmp_path: Path) -> None:
         return len(asked) > 2
 
     with pytest.raises(Cancelled, match="stopped while reading"):
-        checked(path, stop=stop, progress=read.append)
+        checked(path, stop=stop, progress=read.append, drop_cache=True)
     assert read == [1000]
+    asked.clear()
+    with pytest.raises(Cancelled, match="stopped while reading"):
+        checked(path, stop=stop, progress=read.append)  # by several threads
+    assert len(read) <= 3
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(Cancelled):
         newest_usable(tmp_path, RUN, {}, stop=lambda: True)

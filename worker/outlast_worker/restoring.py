@@ -1,8 +1,7 @@
-"""Read a sealed generation: every file once, hashed while it is read, loaded only if it matches the index."""
+"""Read a sealed generation: every file once, hashed while it is read, loaded only if all match the index."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from outlast_jobs.contract import Schema
 from outlast_jobs.errors import Corrupt, Foreign, Incomplete, IntegrityError, UnknownSchema, Unreadable
 from outlast_jobs.generation import INDEX, INDEX_DIGEST, META, FileEntry, GenerationName, Index, safe_member
 from outlast_jobs.look import Finding, Verdict, look
+from outlast_jobs.parallel import each, readers
 from outlast_worker.digest import state_sha256
-from outlast_worker.ptfile import UnsafeTorch, load_pt, require_safe_loader
+from outlast_worker.ptfile import UnsafeTorch, require_safe_loader
+from outlast_worker.ptread import Verified, read_verified
 from outlast_worker.shards import put_back
 from outlast_worker.typewalk import original
-
-_PIECE = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -80,19 +79,25 @@ def read_files(folder: Path, files: Mapping[str, FileEntry]) -> dict[str, Any]:
 
 
 class _Reader:
+    """Reads all files of a folder, several at once, and looks into none before every one has its digest."""
+
     def __init__(self, generation: str, fd: int, files: Mapping[str, FileEntry]) -> None:
         self._generation = generation
         self._fd = fd
         self._files = files
+        self._read: dict[str, Verified] = {}
 
     def state(self) -> dict[str, Any]:
+        # nothing of a surplus member is used, but a generation is valid as a whole or not at all
+        members = sorted(
+            self._files, key=lambda member: member != META
+        )  # of several bad ones it is told first
+        self._read = dict(zip(members, each(self._member, members, readers()), strict=True))
         meta = self._to_current(self._load(META))
         names = meta.pop("shards", None)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self._bad(Corrupt(f"{META!r} does not say which shards there are"), META)
         shards = [self._load(name) for name in names]
-        for member in self._files.keys() - {META, *names}:
-            self._read(member)  # nothing of it is used, but a generation is valid as a whole or not at all
         try:
             state = original(put_back(meta, shards))
         except (ValueError, RecursionError) as error:
@@ -101,9 +106,16 @@ class _Reader:
         return dict(state)
 
     def _load(self, member: str) -> dict[str, Any]:
-        data = self._read(member)
         try:
-            content = load_pt(data)
+            verified = self._read.pop(safe_member(member))  # no second use: what it makes owns its memory
+        except KeyError:
+            why = f"{member!r} is not in the index, or named twice"
+            raise self._bad(Incomplete(why), member) from None
+        except IntegrityError as error:
+            self._bad(error, member)
+            raise
+        try:
+            content = verified.content()
         except (UnsafeTorch, MemoryError):
             raise
         except Exception as error:  # hostile content makes the loader raise all sorts of things
@@ -115,12 +127,13 @@ class _Reader:
             raise self._bad(Corrupt(f"{member!r} holds no dict but {type(content).__name__}"), member)
         return content
 
-    def _read(self, member: str) -> memoryview:
+    def _member(self, member: str, gave_up: Callable[[], bool]) -> Verified:
         try:
-            entry = self._files.get(safe_member(member))
-            if entry is None:
-                raise Incomplete(f"{member!r} is not in the index")
-            return self._read_checked(member, entry)
+            file = durable.open_regular(safe_member(member), dir_fd=self._fd)
+            try:
+                return read_verified(file, member, self._files[member], gave_up)
+            finally:
+                os.close(file)
         except FileNotFoundError:
             raise self._bad(Incomplete(f"{member!r} is missing"), member) from None
         except IntegrityError as error:
@@ -130,24 +143,6 @@ class _Reader:
             raise Unreadable(
                 error.errno, f"can't read {member!r}: {error.strerror}", self._generation
             ) from error
-
-    def _read_checked(self, member: str, entry: FileEntry) -> memoryview:
-        file = durable.open_regular(member, dir_fd=self._fd)
-        try:
-            size = os.fstat(file).st_size
-            if size != entry.bytes:  # before that much memory is asked for
-                raise Corrupt(f"{member!r} has {size} bytes, the index says {entry.bytes}")
-            digest, filled, data = hashlib.sha256(), 0, memoryview(bytearray(size))
-            while filled < size and (got := durable.read_into(file, data[filled : filled + _PIECE])):
-                digest.update(data[filled : filled + got])
-                filled += got
-        finally:
-            os.close(file)
-        if filled != size:
-            raise Corrupt(f"{member!r} ended after {filled} bytes, the index says {entry.bytes}")
-        if digest.hexdigest() != entry.sha256:
-            raise Corrupt(f"{member!r} has sha256 {digest.hexdigest()}, the index says {entry.sha256}")
-        return data.toreadonly()
 
     def _to_current(self, meta: dict[str, Any]) -> dict[str, Any]:
         while (schema := meta.get("schema")) != Schema.META:

@@ -1,0 +1,182 @@
+"""Measure a verified restore against a read, a hash, and torch.load of the same bytes, in turn; decides nothing.
+
+    python bench/restore.py [--mb 300 1200] [--rounds 5] [--folder DIR]
+
+Every figure is a median with its range. A restore ends when every page of every tensor was written once. Before each
+way as much memory is touched and given back: a virtual machine's host may have taken free memory away, and getting it
+back would be measured instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import mmap
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outlast_jobs.generation import decode_index
+from outlast_worker import TrainState, save_sharded_checkpoint
+from outlast_worker.restoring import read_generation
+
+MB = 1_000_000
+PIECE = 1 << 20
+
+
+def model(mb: int) -> torch.nn.Module:
+    """Layers of 4 and 16 MiB, as transformers have, so many that with AdamW's state it is about that much."""
+    layers: list[torch.nn.Module] = []
+    while sum(p.numel() for layer in layers for p in layer.parameters()) * 12 < mb * MB:
+        layers += [torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 4096)]
+    return torch.nn.Sequential(*layers)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files that the index names."""
+    return [folder / name for name in decode_index((folder / "index.json").read_bytes()).files]
+
+
+def forget(files: list[Path]) -> None:
+    """Have the kernel drop its copy."""
+    for path in files:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def touch(size: int) -> None:
+    """Have the host back that much memory, and leave it free."""
+    memory = mmap.mmap(-1, size + MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    for at in range(0, size, mmap.PAGESIZE):
+        memory[at] = 1
+    memory.close()
+
+
+def read(files: list[Path], at: int = 0, step: int = 1, digest: Any = None) -> None:
+    """Read every ``step``-th piece into one buffer, and hash it where ``digest`` is given."""
+    buffer = memoryview(bytearray(PIECE))
+    for path in files:
+        fd = os.open(path, os.O_RDONLY)
+        for start in range(at * PIECE, os.fstat(fd).st_size, step * PIECE):
+            got = os.preadv(fd, [buffer], start)
+            if digest is not None:
+                digest.update(buffer[:got])
+        os.close(fd)
+
+
+def by_two(files: list[Path], *, hashing: bool) -> None:
+    """The same by two threads, half of the pieces each."""
+    threads = [
+        threading.Thread(target=read, args=(files, at, 2, hashlib.sha256() if hashing else None))
+        for at in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def write_each_page(value: Any) -> None:
+    """Write to every page of every tensor once."""
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().reshape(-1)
+        if value.is_floating_point() and flat.data_ptr() == value.data_ptr():
+            flat[:: 4096 // value.element_size()].add_(0)
+    elif isinstance(value, dict):
+        for item in value.values():
+            write_each_page(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            write_each_page(item)
+
+
+def plain_load(files: list[Path]) -> None:
+    """What a script does without any verification."""
+    write_each_page([torch.load(path, map_location="cpu", weights_only=True) for path in files])
+
+
+def hashed_load(files: list[Path]) -> None:
+    """What a script does that verifies first, file by file, as sha256sum does."""
+    read(files, digest=hashlib.sha256())
+    plain_load(files)
+
+
+def compare(folder: Path, mb: int, rounds: int) -> None:
+    """Save a state of that size and load it in every way, in turn."""
+    net = model(mb)
+    optimizer = torch.optim.AdamW(net.parameters())
+    for parameter in net.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    target = folder / f"bench-{mb}"
+    save_sharded_checkpoint(
+        net, optimizer, None, TrainState(), target, strategy="size", num_shards=2 + mb // 600
+    )
+    del net, optimizer
+    files = files_of(target)
+    total = sum(path.stat().st_size for path in files)
+    ways: dict[str, tuple[bool, Callable[[], None]]] = {
+        "cold: read by one thread": (True, lambda: read(files)),
+        "cold: read by two threads": (True, lambda: by_two(files, hashing=False)),
+        "cold: verified restore": (True, lambda: write_each_page(read_generation(target).state)),
+        "cold: torch.load, unverified": (True, lambda: plain_load(files)),
+        "cold: sha256, then torch.load": (True, lambda: hashed_load(files)),
+        "warm: sha256 by two threads": (False, lambda: by_two(files, hashing=True)),
+        "warm: verified restore": (False, lambda: write_each_page(read_generation(target).state)),
+        "warm: torch.load, unverified": (False, lambda: plain_load(files)),
+        "warm: sha256, then torch.load": (False, lambda: hashed_load(files)),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, (cold, way) in ways.items():
+            touch(total)
+            if cold:
+                forget(files)
+            before = time.perf_counter()
+            way()
+            times[name].append((time.perf_counter() - before) * 1000)
+    print(f"{total / MB:.0f} MB in {len(files)} files")
+    for name, values in times.items():
+        spread = f"{min(values):.0f} to {max(values):.0f}"
+        print(f"  {name:<40}{statistics.median(values):>8.0f} ms {spread:>18}")
+    middle = {name: statistics.median(values) for name, values in times.items()}
+    ratio("cold restore / cold read", middle, "cold: verified restore", "cold: read by two threads", 1.4)
+    ratio(
+        "warm restore / sha256 by two", middle, "warm: verified restore", "warm: sha256 by two threads", 1.15
+    )
+    goal = 0.45 if mb < 600 else 0.3
+    for kind in ("cold", "warm"):
+        restore = f"{kind}: verified restore"
+        ratio(f"{kind} restore / sha256, load", middle, restore, f"{kind}: sha256, then torch.load", goal)
+        ratio(f"{kind} restore / load alone", middle, restore, f"{kind}: torch.load, unverified", 1.0)
+
+
+def ratio(name: str, middle: dict[str, float], one: str, other: str, goal: float) -> None:
+    """One ratio beside its goal."""
+    print(f"  {name:<40}{middle[one] / middle[other]:>8.2f}    at most {goal}", flush=True)
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mb", type=int, nargs="+", default=[300, 1200])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", default=None, help="where the files go: on the disk that is measured")
+    options = parser.parse_args()
+    for mb in options.mb:
+        with tempfile.TemporaryDirectory(prefix="outlast-bench-", dir=options.folder) as folder:
+            compare(Path(folder), mb, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Read a ``.pt`` file once: hashed while its tensors' bytes are read into the memory where they stay.
+
+A copy in between would double the memory, and a first touch of fresh memory costs more than the hash. So the
+bytes of each large tensor go straight into memory of their own, made of huge pages where the kernel has some.
+Only when the digest of the whole file is right does the safe loader see it; what it has made is then given that memory.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import contextlib
+import hashlib
+import io
+import mmap
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import IO, Any, cast
+
+import torch
+
+from outlast_jobs import durable
+from outlast_jobs.errors import Cancelled, Corrupt
+from outlast_jobs.generation import FileEntry
+from outlast_worker.ptfile import require_safe_loader
+
+_PIECE = 2 << 20  # one huge page: it is zeroed, filled and hashed while it is in the processor's cache
+_HUGE = 2 << 20
+_PLACED = 64 << 10  # bytes; below this, copying is cheaper than memory of its own
+_TAIL = 4 << 20  # bytes at the end in which the archive's directory is looked for
+_TENSOR = re.compile(r"[^/]+/data/[0-9]+")
+_HEADER = 30  # bytes of a record's own header, which two texts of stated lengths follow
+
+
+@dataclass
+class Verified:
+    """A file whose bytes are in memory and match the index. ``content`` gives what it holds, once."""
+
+    size: int
+    _starts: list[int] = field(default_factory=list)  # of the parts, in order and without gaps
+    _parts: list[memoryview] = field(default_factory=list)
+    _storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)  # by their place in the file
+
+    def content(self) -> Any:
+        """What the file holds, through the loader that runs no code; whatever that raises is raised."""
+        require_safe_loader()
+        source = _Source(self)
+        content = _load(source)
+        if source.lent and not self._rebind(content, source.lent):
+            content = _load(_Source(self, lend=False))
+        return content
+
+    def add(self, at: int, part: memoryview, storage: torch.UntypedStorage | None = None) -> None:
+        """The next bytes of the file; ``storage`` is the memory of a whole record."""
+        self._starts.append(at)
+        self._parts.append(part)
+        if storage is not None:
+            self._storages[at] = storage
+
+    def is_record(self, at: int, size: int) -> bool:
+        """Whether a whole record lies there in memory of its own."""
+        return at in self._storages and self._storages[at].nbytes() == size
+
+    def copy(self, at: int, into: memoryview) -> int:
+        """Bytes of the file, from wherever they are."""
+        done, number = 0, bisect.bisect_right(self._starts, at) - 1
+        while done < len(into) and 0 <= number < len(self._parts):
+            skip = at + done - self._starts[number]
+            piece = self._parts[number][skip : skip + len(into) - done]
+            into[done : done + len(piece)] = piece
+            done += len(piece)
+            number += 1
+        return done
+
+    def _rebind(self, content: Any, lent: dict[int, int]) -> bool:
+        """Give the tensors the memory that was read into; False where one could be overlooked."""
+        if type(content) is not dict or not all(_is_plain(value) for value in content.values()):
+            return False
+        tensors = list(content.values())
+        if not lent.keys() <= {tensor.untyped_storage().data_ptr() for tensor in tensors}:
+            return False
+        with torch.no_grad():
+            for tensor in tensors:
+                at = lent.get(tensor.untyped_storage().data_ptr())
+                if at is not None:
+                    tensor.set_(self._storages[at], tensor.storage_offset(), tensor.shape, tensor.stride())
+        return True
+
+
+def read_verified(fd: int, member: str, entry: FileEntry, gave_up: Callable[[], bool]) -> Verified:
+    """Read a file by its descriptor; Corrupt where it is not what the index says. Each byte is read once."""
+    size = os.fstat(fd).st_size
+    if size != entry.bytes:  # before that much memory is asked for
+        raise Corrupt(f"{member!r} has {size} bytes, the index says {entry.bytes}")
+    reading = _Pass(fd, member, entry, gave_up)
+    try:
+        reading.run()
+    except RuntimeError as error:
+        if "allocate memory" in str(error):  # torch has no exception of its own for this
+            raise MemoryError(f"{member!r}: {error}") from error
+        raise
+    return reading.verified
+
+
+class _Pass:
+    """One pass over a file, from its first byte to its last, but for the end, which is fetched first."""
+
+    def __init__(self, fd: int, member: str, entry: FileEntry, gave_up: Callable[[], bool]) -> None:
+        self._fd = fd
+        self._member = member
+        self._entry = entry
+        self._gave_up = gave_up
+        self._digest = hashlib.sha256()
+        self._at = 0
+        self._tail_at = entry.bytes
+        self._tail = memoryview(b"")
+        self.verified = Verified(entry.bytes)
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        for at, length in self._records():
+            self._place(at, length)
+        self._plain(self._entry.bytes)
+        if (found := self._digest.hexdigest()) != self._entry.sha256:
+            raise Corrupt(f"{self._member!r} has sha256 {found}, the index says {self._entry.sha256}")
+
+    def _records(self) -> list[tuple[int, int]]:
+        """Where the directory says that large records are. A hint: what is wrong costs a copy, nothing else."""
+        if self._entry.bytes < _PLACED:
+            return []
+        self._tail_at = max(0, self._entry.bytes - _TAIL)
+        tail = memoryview(bytearray(self._entry.bytes - self._tail_at))
+        os.lseek(self._fd, self._tail_at, os.SEEK_SET)
+        self._fetch(tail)
+        self._tail = tail
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        try:
+            with zipfile.ZipFile(cast(IO[bytes], _End(self._tail_at, tail))) as archive:
+                records = archive.infolist()
+        except Exception:  # hostile content makes a parser raise all sorts of things
+            return []
+        shared = collections.Counter(info.header_offset for info in records)
+        return sorted(
+            (info.header_offset, info.file_size)
+            for info in records
+            if info.file_size >= _PLACED
+            and info.compress_type == zipfile.ZIP_STORED
+            and _TENSOR.fullmatch(info.filename)  # the pickle is read by the loader itself, and never lent
+            and shared[info.header_offset] == 1
+        )
+
+    def _place(self, header_at: int, length: int) -> None:
+        if header_at < self._at or header_at + _HEADER + length > self._entry.bytes:
+            return  # it overlaps another or leaves the file
+        self._plain(header_at)
+        header = memoryview(bytearray(_HEADER))
+        self._take(header)
+        start = header_at + _HEADER
+        start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        self._plain(min(start, self._entry.bytes))
+        if start + length <= self._entry.bytes:
+            storage, room = _room(length)
+            self._take(room, storage)
+
+    def _plain(self, until: int) -> None:
+        """What lies between records, or is none: kept as it is."""
+        if until > self._at:
+            self._take(memoryview(bytearray(until - self._at)))
+
+    def _take(self, part: memoryview, storage: torch.UntypedStorage | None = None) -> None:
+        self.verified.add(self._at, part, storage)
+        for start in range(0, len(part), _PIECE):
+            if self._gave_up():
+                raise Cancelled(f"another file is damaged: {self._member!r} was not read to its end")
+            piece = part[start : start + _PIECE]
+            fresh = max(0, min(len(piece), self._tail_at - self._at))
+            self._fetch(piece[:fresh])
+            if fresh < len(piece):
+                skip = self._at + fresh - self._tail_at
+                piece[fresh:] = self._tail[skip : skip + len(piece) - fresh]
+            self._digest.update(piece)
+            self._at += len(piece)
+
+    def _fetch(self, into: memoryview) -> None:
+        filled = 0
+        while filled < len(into):
+            got = durable.read_into(self._fd, into[filled:])
+            if not got:
+                at = os.lseek(self._fd, 0, os.SEEK_CUR)
+                raise Corrupt(f"{self._member!r} ended after {at} bytes, the index says {self._entry.bytes}")
+            filled += got
+
+
+def _room(length: int) -> tuple[torch.UntypedStorage, memoryview]:
+    """Fresh memory for one tensor; it is given back when the last tensor in it goes."""
+    if length < _HUGE:
+        storage = torch.UntypedStorage(length)
+        bytes_of: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        return storage, memoryview(bytes_of).cast("B")
+    try:
+        # private: a loader process that is forked must not write into the trainer's memory
+        memory = mmap.mmap(-1, length + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no memory for a tensor of {length} bytes: {error.strerror}") from error
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -whole.data_ptr() % _HUGE
+    with contextlib.suppress(OSError, AttributeError):  # a kernel without them has small ones
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    room = memoryview(memory)[start : start + length]
+    return torch.frombuffer(room, dtype=torch.uint8).untyped_storage(), room
+
+
+def _load(source: _Source) -> Any:
+    return torch.load(cast(IO[bytes], source), map_location="cpu", weights_only=True)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a tensor that holds nothing but its one storage."""
+    return (
+        type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not (value.is_quantized or value.is_conj() or value.is_neg() or value.requires_grad)
+        and not vars(value)
+    )
+
+
+class _Source(io.RawIOBase):
+    """The verified bytes as a file. Of a record that has its own memory the place is noted, not the bytes.
+
+    The loader asks for each record's bytes in one read, into memory that it got for them and that nobody has
+    touched. That memory is told apart by its address, and replaced once the loader is done.
+    """
+
+    def __init__(self, verified: Verified, *, lend: bool = True) -> None:
+        self._verified = verified
+        self._lend = lend and sys.byteorder == "little"  # else the loader turns what it has read around
+        self._at = 0
+        self.lent: dict[int, int] = {}  # address -> place in the file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._verified.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        where = torch.frombuffer(view, dtype=torch.uint8).data_ptr() if len(view) else 0
+        if self._lend and self._verified.is_record(self._at, len(view)):
+            self.lent[where] = self._at
+            got = len(view)
+        else:
+            self.lent.pop(where, None)  # what was lent there is gone, and its memory was dealt anew
+            got = self._verified.copy(self._at, view)
+        self._at += got
+        return got
+
+
+class _End(io.RawIOBase):
+    """A file of which only the end is there: enough to find an archive's directory."""
+
+    def __init__(self, start: int, tail: memoryview) -> None:
+        self._start = start
+        self._tail = tail
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._start + len(self._tail)}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        if self._at < self._start:
+            raise OSError("the directory reaches further back")
+        piece = self._tail[self._at - self._start :][: len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
