@@ -40,10 +40,10 @@ def attach_at(place: Path, options: Sequence[str], trace: Path) -> subprocess.Po
 
 
 class Forked:
-    """The process that forks. One operation at a time."""
+    """The process that forks. One operation at a time; ``broken`` names one in which the product is broken first."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-S", "-s", str(_SERVER)]
+    def __init__(self, broken: str = "") -> None:
+        command = [sys.executable, "-S", "-s", str(_SERVER), *([broken] if broken else [])]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment(), text=True)
 

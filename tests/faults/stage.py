@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults.forked import Forked
+from tests.faults.points import Point, points
 from tests.faults.scripts.operate import JOB, SINGLE, Writer, desk_of, seal
 
 from outlast_jobs import durable, events
@@ -27,7 +29,6 @@ from outlast_supervisor.actions import Choose
 from outlast_supervisor.choosing import choose
 from outlast_supervisor.chores import prune
 
-OPERATE = Path(__file__).parent / "scripts" / "operate.py"
 DAMAGED = "step-000000350.a0001"
 _LONG_AGO = 1_000_000_000
 _DELETING = ("prune", "sweep")
@@ -42,6 +43,7 @@ class Stage:
     run: RunDirectory
     run_id: str
     operation: str
+    """One that operate.py knows."""
     whole: tuple[str, ...]
     """Its sound generations, newest first."""
 
@@ -53,6 +55,21 @@ class Stage:
         """The same once more."""
         shutil.copytree(self.run.path, folder, symlinks=True)
         return RunDirectory(folder)
+
+    def listed(self, forked: Forked, folder: Path) -> list[Point]:
+        """The calls of the operation on the run or to acknowledge; it is carried out once, on a copy."""
+        found = points(forked.target(*self.arguments(self.copy(folder))))
+        return [point for point in found if str(folder) in point.text or point.text.startswith("write(1<")]
+
+
+def of_run(run: RunDirectory, folder: Path, operation: str) -> Stage:
+    """A copy of a real run; for some operations its newest generation is damaged."""
+    whole = tuple(path.name for path in scan(run.checkpoints))
+    copied = Stage(run, run.read_run().run_id, operation, whole).copy(folder)
+    if operation in _DAMAGING:
+        meta = copied.checkpoints / whole[0] / META
+        meta.write_bytes(meta.read_bytes()[:-1] + b"x")
+    return Stage(copied, copied.read_run().run_id, operation, whole)
 
 
 def stage(folder: Path, operation: str) -> Stage:
@@ -98,37 +115,31 @@ def hold(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
     asked = {request.id for request in read_requests(run).asked}
     answered = {r.data["id"] for r in journal.records if r.event == events.ANSWERED}
     for what, *words in said:
-        match what:
-            case "sealed":
-                assert words[0] in found, "the one that was acknowledged is gone"
-            case "claimed":
-                assert newest_claim(run.checkpoints) == int(words[0])
-            case "dropped":
-                assert words[0] not in found
-            case "aside":
-                assert [path.name for path in set_aside(run.checkpoints)] == [f"{words[0]}.corrupt-1"]
-            case "recorded":
-                assert (int(words[0]), int(words[1])) in recorded
-            case "status":
-                assert status >= int(words[0])
-            case "published":
-                assert single >= int(words[0])
-            case "asked":
-                assert words[0] in asked | answered
-            case "answered":
-                assert words[0] in answered
+        there = {
+            "sealed": lambda w: w[0] in found,
+            "claimed": lambda w: newest_claim(run.checkpoints) == int(w[0]),
+            "dropped": lambda w: w[0] not in found,
+            "aside": lambda w: [p.name for p in set_aside(run.checkpoints)] == [f"{w[0]}.corrupt-1"],
+            "recorded": lambda w: (int(w[0]), int(w[1])) in recorded,
+            "status": lambda w: status >= int(w[0]),
+            "published": lambda w: single >= int(w[0]),
+            "asked": lambda w: w[0] in asked | answered,
+            "answered": lambda w: w[0] in answered,
+        }.get(what, lambda w: True)
+        assert there(words), f"acknowledged, and not on the disk: {what} {words}"
     assert status >= 1
     assert single >= 1
     if stage.operation in _DAMAGING:
-        kept = [p for p in run.checkpoints.iterdir() if p.name.startswith(DAMAGED)]
-        assert [(p / META).read_bytes() for p in kept] == [b"x" * 1000], "what is bad is kept, once"
+        kept = [p / META for p in run.checkpoints.iterdir() if p.name.startswith(DAMAGED)]
+        assert len(kept) == 1, "what is bad is kept, once"
+        assert kept[0].read_bytes() == b"x" * 1000
     assert run.read_run().run_id == stage.run_id
 
 
 def go_on(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
     """The next start chooses the newest sound generation, trains on, prunes, and nothing of the cut one is left."""
     expected = max(path.name for path in scan(run.checkpoints) if path.name != DAMAGED)
-    _let_time_pass(run)
+    let_time_pass(run)
     assert run.create().run.run_id == stage.run_id
     desk = desk_of(run, stage.run_id)
     desk.claimed = desk.claiming = 0
@@ -154,7 +165,7 @@ def litter(run: RunDirectory) -> Iterator[str]:
         yield from (name for name in [*folders, *files] if name.startswith(_HIDDEN))
 
 
-def _let_time_pass(run: RunDirectory) -> None:
+def let_time_pass(run: RunDirectory) -> None:
     """A temporary file may be of a living command, so a start removes only those that are old."""
     for path in run.path.rglob(f"{durable.TEMPORARY}*"):
         os.utime(path, (time.time() - 3600,) * 2)

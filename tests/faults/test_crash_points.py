@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from tests.faults import stage as stages
 from tests.faults.forked import Forked
-from tests.faults.points import Point, points, strike
+from tests.faults.points import Point, strike
 from tests.faults.scale import chance, scaled, told
+from tests.faults.scripts.broken import BROKEN
 from tests.faults.scripts.operate import OPERATIONS
 from tests.faults.stage import Stage, go_on, hold
 from tests.realparts import needs
 
 pytestmark = needs("strace")
 SAMPLE = 10
+CHANGING = {"write", "openat", "mkdir", "rename", "renameat", "renameat2", "unlink", "unlinkat", "fsync"}
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +27,6 @@ def forked() -> Iterator[Forked]:
     made = Forked()
     yield made
     made.close()
-
-
-def listed(stage: Stage, forked: Forked, folder: Path) -> list[Point]:
-    """The calls of the stage's operation on the run or to acknowledge; it is carried out once, on a copy."""
-    found = points(forked.target(*stage.arguments(stage.copy(folder))))
-    return [point for point in found if str(folder) in point.text or point.text.startswith("write(1<")]
 
 
 def cut(stage: Stage, forked: Forked, point: Point, folder: Path) -> None:
@@ -51,9 +47,37 @@ def test_killed_at_any_call_of_an_operation_nothing_is_lost_and_nothing_is_left(
 ) -> None:
     """What was acknowledged is there, all that has a final name is whole, and no leftover blocks or stays."""
     stage = stages.stage(tmp_path / "stage", operation)
-    found = listed(stage, forked, tmp_path / "whole")
+    found = stage.listed(forked, tmp_path / "whole")
     assert len(found) > 8
     drawn = scaled(chance(operation).sample(found, min(SAMPLE, len(found))), found)
     for point in drawn:
         cut(stage, forked, point, tmp_path / f"p{point.number:04d}")
     told(f"crash points of {len(found)}: {operation}", len(drawn))
+
+
+SEEN = {
+    "save": "index.json",
+    "prune": "missing",
+    "quarantine": "what is bad is kept, once",
+    "status write": "there was a status",
+    "journal append": "acknowledged, and not on the disk: recorded",
+    "single file": "no single file is valid",
+}
+
+
+@pytest.mark.parametrize("operation", BROKEN)
+def test_a_broken_order_is_seen(tmp_path: Path, operation: str) -> None:
+    """Where an operation is written carelessly, some call of it is found at which a kill does harm."""
+    stage = stages.stage(tmp_path / "stage", operation)
+    broken = Forked(operation)
+
+    def attack() -> None:
+        for point in stage.listed(broken, tmp_path / "whole"):
+            if point.name in CHANGING:
+                cut(stage, broken, point, tmp_path / f"p{point.number:04d}")
+
+    try:
+        with pytest.raises(AssertionError, match=SEEN[operation]):
+            attack()
+    finally:
+        broken.close()

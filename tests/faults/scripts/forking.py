@@ -1,4 +1,7 @@
-"""Forks a process for each operation that stdin asks for, [FOLDER, ARGUMENTS…] as JSON, and says how each ended."""
+"""Forks a process for each operation that stdin asks for, [FOLDER, ARGUMENTS…] as JSON, and says how each ended.
+
+With an argument the product is broken first, as broken.py does for that operation.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,10 @@ def carry_out(folder: str, operation: str, path: str, run_id: str) -> None:
         os._exit(code)
 
 
+if len(sys.argv) > 1:
+    from tests.faults.scripts.broken import BROKEN
+
+    BROKEN[sys.argv[1]]()
 for line in iter(sys.stdin.readline, ""):
     if (child := os.fork()) == 0:
         carry_out(*json.loads(line))

@@ -1,0 +1,69 @@
+"""Runs a training script whose first attempt halts before one save and tries it in forks: SAVE SCRIPT ARGUMENTS…
+
+Only with a place for the marks in the environment; without it the script is run as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import runpy
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from tests.faults import marks
+
+from outlast_worker.sealing import Seals
+
+_original = Seals.seal
+_wanted = int(sys.argv[1])
+_saves = 0
+
+
+def seal(self: Seals, state: dict[str, Any], **how: Any) -> bool:
+    """Halt before the one save; each fork that is asked for saves as the trainer would, until it is acknowledged."""
+    global _saves
+    _saves += 1
+    if _saves != _wanted:
+        return _original(self, state, **how)
+    place = os.environ[marks.PLACE]
+    Path(place).touch()
+    for number in itertools.count(1):
+        os.environ[marks.PLACE] = mine = f"{place}-{number}"
+        while not os.access(f"{mine}.ask", os.F_OK):
+            time.sleep(0.002)
+        if (child := os.fork()) == 0:
+            _save(self, mine, state, how)
+        _, status = os.waitpid(child, 0)
+        Path(f"{mine}.new").write_text(str(os.waitstatus_to_exitcode(status)))
+        os.rename(f"{mine}.new", f"{mine}.ended")
+    return False
+
+
+def _save(seals: Seals, place: str, state: dict[str, Any], how: dict[str, Any]) -> None:
+    """In the fork."""
+    said = os.open(f"{place}.said", os.O_WRONLY | os.O_CREAT)
+    code = 1
+    try:
+        marks.begin()
+        if _original(seals, state, **how):
+            os.write(said, f"sealed {seals.newest}\n".encode())
+        marks.end()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+if marks.PLACE in os.environ and os.environ["OUTLAST_ATTEMPT"] == "1":
+    Seals.seal = seal  # type: ignore[method-assign]
+del sys.argv[:2]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
