@@ -27,6 +27,7 @@ TRASH = ".trash-"
 
 _PIECE = 8 << 20  # small enough that progress moves and a cancel is heard, large enough to cost nothing
 _MAX_DEPTH = 64
+_TRIES = 3  # of a deletion: what is left of it would keep its room until somebody looks
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
@@ -227,11 +228,19 @@ def remove_tree(path: Path, trash_parent: Path) -> None:
     delete_tree(discard(path, trash_parent))
 
 
-def empty_trash(parent: Path) -> None:
-    """Delete what was discarded in a folder and is still there; what cannot be deleted stays for the next time."""
+def empty_trash(parent: Path) -> OSError | None:
+    """Delete what was discarded in a folder; why some of it could not be, tried again, and stays for the next time."""
+    error: OSError | None = None
     for name in os.listdir(parent):
-        if name.startswith(TRASH):
-            _quietly(delete_tree, parent / name)
+        if not name.startswith(TRASH):
+            continue
+        for left in reversed(range(_TRIES)):
+            try:
+                delete_tree(parent / name)
+                break
+            except OSError as found:
+                error = error if left else found
+    return error
 
 
 def delete_tree(path: Path) -> None:

@@ -91,9 +91,7 @@ def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
     if taken_over(desk):
         return []
     require_folder(desk.run.checkpoints)
-    durable.empty_trash(
-        desk.run.checkpoints
-    )  # a deletion that failed would hold its room until the next start
+    durable.empty_trash(desk.run.checkpoints)  # what a deletion could not remove would keep its room
     gens: list[retention.Gen] = []
     complete = True
     paths = verify.scan(desk.run.checkpoints)
@@ -110,8 +108,10 @@ def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
     plan = retention.plan(gens, job.keep, desk.pinned, resumed_from, complete)
     for name, reason in plan.drop:
         desk.record(journal.DROPPED, {"generation": name, "reason": reason})
-        durable.remove_tree(desk.run.checkpoints / name, desk.run.checkpoints)
+        durable.discard(desk.run.checkpoints / name, desk.run.checkpoints)
         desk.remembered.pop(name, None)
+    if plan.drop and (error := durable.empty_trash(desk.run.checkpoints)) is not None:
+        raise error
     return [name for name, _ in plan.drop]
 
 

@@ -5,6 +5,7 @@ All is done by the product's own functions, as the supervisor and the worker cal
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ from outlast_supervisor.startup import write_job
 
 JOB: Job = msgspec.structs.replace(job_from_command(["true"], None, Path("/")), keep=Keep(last=1))
 SINGLE = "ckpt.pt"
+TRIES = 5
 
 
 def done(*words: object) -> None:
@@ -116,6 +118,20 @@ def journal(run: RunDirectory, run_id: str) -> None:
     marks.end()
 
 
+def journal_again(run: RunDirectory, run_id: str) -> None:
+    """A life adds to its journal, and does again what failed, as the supervisor does it."""
+    writer = Writer(run).journal
+    marks.begin()
+    for number in range(1, 4):
+        line = writer.append("test", {"number": number})
+        for _ in range(TRIES):
+            with contextlib.suppress(OSError):
+                writer.write([line])
+                done("recorded", writer.life, number)
+                break
+    marks.end()
+
+
 def status(run: RunDirectory, run_id: str) -> None:
     """The snapshot is renewed."""
     marks.begin()
@@ -173,6 +189,7 @@ OPERATIONS = {
     "prune": pruning,
     "quarantine": quarantine,
     "journal append": journal,
+    "journal append again": journal_again,
     "status write": status,
     "start": start,
     "request": request,

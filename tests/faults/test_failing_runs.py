@@ -1,0 +1,172 @@
+"""Whole runs on a disk that fails now and then: supervisor and worker under strace, which fails what was drawn."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import MakeRun
+from tests.e2e.faulty import plain
+from tests.e2e.harness import Run
+from tests.faults.scale import chance, scaled, told
+from tests.realparts import needs
+
+from outlast_jobs import events as journal
+from outlast_jobs.contract import ExitCode
+from outlast_jobs.journal import read_journal
+
+pytestmark = needs("strace")
+CALLS = {
+    "write": "write",
+    "sync": "fsync,fdatasync",
+    "open": "openat",
+    "mkdir": "mkdir,mkdirat",
+    "rename": "rename,renameat,renameat2",
+    "unlink": "unlink,unlinkat,rmdir",
+    "truncate": "ftruncate",
+}
+ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EROFS", "EMFILE", "EINTR")
+WHEN = ("1", "2", "3..5", "2+3", "5+4")
+"""Which calls of a name in each thread: the first, the second, some in a row, again and again."""
+STEPS = 40
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Failing:
+    """What fails on the disk."""
+
+    call: str
+    error: str
+    when: str
+
+    def wrapper(self, run: Run) -> tuple[str, ...]:
+        """The strace that fails calls on what lies in the run directory, and those alone."""
+        place = run.directory
+        folders = [place.path, place.journal, place.checkpoints, place.logs, place.metrics, place.requests]
+        files = [place.status_json, place.job_yaml, place.run_json]
+        writing = [place.checkpoints / f".writing-{attempt:04d}" for attempt in (1, 2, 3)]
+        within = [w / f"step-{step:09d}.a0001" for w in writing[:1] for step in range(10, STEPS + 1, 10)]
+        paths = [
+            word
+            for path in [*folders, *files, *writing, *within, *self._journals(run)]
+            for word in ("-P", str(path))
+        ]
+        what = [
+            "-e",
+            f"trace={CALLS[self.call]}",
+            "-e",
+            f"inject={CALLS[self.call]}:error={self.error}:when={self.when}",
+        ]
+        return ("strace", "-f", "-qq", "--seccomp-bpf", "-o", str(run.folder / "trace"), *paths, *what, "--")
+
+    def _journals(self, run: Run) -> list[Path]:
+        from outlast_jobs.identity import hostname
+
+        return [run.directory.journal / f"{life:04d}-{hostname()}.jsonl" for life in (1, 2)]
+
+
+def every() -> list[Failing]:
+    return [Failing(call, error, when) for call in CALLS for error in ERRORS for when in WHEN]
+
+
+def held(run: Run) -> None:
+    """All with a final name is whole, each start resumed from no less than was acknowledged, the journal is whole."""
+    assert all(f.verdict == "verified" for f in run.findings()), run.report()
+    found = read_journal(run.directory)
+    assert not found.damage, found.damage
+    sealed = 0
+    for record in found.records:
+        if record.event == journal.SEALED:
+            sealed = max(sealed, record.data["step"])
+        elif record.event == journal.ATTEMPT_STARTED:
+            assert record.data["step"] >= sealed, f"begun again at {record.data['step']}\n{run.report()}"
+
+
+DRAWN = scaled(chance("failing runs").sample(every(), 4), every())
+
+
+@pytest.mark.parametrize("failing", DRAWN, ids=lambda f: f"{f.call}-{f.error}-{f.when}")
+def test_a_run_on_a_failing_disk_is_carried_on(make_run: MakeRun, failing: Failing) -> None:
+    """It ends as documented, with a cause and without a traceback; on a sound disk the next start completes it."""
+    restart = {"without_progress": 4, "waiting": "0s", "backoff": "10ms..50ms"}
+    command = ["{python}", "{scripts}/sealing.py", str(STEPS), "10", "0.002"]
+    run = make_run({"command": command, "restart": restart})
+    first = run.start(wrapper=failing.wrapper(run))
+    code = first.wait(_PATIENCE)
+    assert "Traceback" not in first.output, run.report()
+    assert code in (ExitCode.DONE, ExitCode.HELD, ExitCode.CANNOT_WRITE, ExitCode.SAVED), run.report()
+    if code != ExitCode.DONE:
+        assert re.search(r"cannot|could not|unprotected", first.output), run.report()
+    held(run)
+    if code != ExitCode.DONE:
+        second = run.start("--release")
+        assert second.wait() == ExitCode.DONE, run.report()
+        held(run)
+    newest = run.verified()[0].index
+    assert newest is not None
+    assert (newest.step, newest.final) == (STEPS, True), run.report()
+    left = {p.name for p in run.directory.checkpoints.iterdir()} - {p.name for p in run.generations()}
+    assert left <= {f".writing-{run.attempts()[-1]:04d}"}, left
+    run.nothing_left()
+    hit = (run.folder / "trace").read_text(errors="replace").count("(INJECTED)")
+    told(
+        f"failing runs of {len(every())}: {failing.call} {failing.error} {failing.when}, {hit} calls failed",
+        1,
+    )
+
+
+def failing_saves(run: Run, errors: tuple[str, ...]) -> list[str]:
+    """A strace that fails one call in each of four saves of the worker, and nothing else."""
+    writing = run.directory.checkpoints / ".writing-0001"
+    folders = [writing / f"step-{step:09d}.a0001" for step in (60, 120, 180, 240)]
+    paths = [word for path in [*folders[:3], folders[3] / "meta.pt"] for word in ("-P", str(path))]
+    calls = [f"inject={call}:error={error}:when=1" for call, error in zip(SAVING, errors, strict=True)]
+    injected = [word for call in calls for word in ("-e", call)]
+    trace = ["-o", str(run.folder / "trace"), "-e", f"trace={','.join(SAVING)}"]
+    return ["strace", "-f", "-qq", "--seccomp-bpf", *trace, *paths, *injected, "--"]
+
+
+SAVING = ("mkdir", "fsync", "renameat2", "write")
+DONE_AGAIN = ("fsync", "write")
+"""Calls that are done again where a signal interrupts them; of the others EINTR is an error as any."""
+
+
+def rotated(first: int) -> tuple[str, ...]:
+    return tuple(ERRORS[(first + number) % len(ERRORS)] for number in range(len(SAVING)))
+
+
+@pytest.mark.parametrize(
+    "first", scaled([chance("failing saves").randrange(len(ERRORS))], list(range(len(ERRORS))))
+)
+def test_a_training_goes_on_unprotected_and_recovers_at_the_next_cadence(
+    make_run: MakeRun, first: int
+) -> None:
+    """A call that fails in a save costs that save: it is told, nothing half-made stays, the next one goes well."""
+    errors = rotated(first)
+    run = make_run(plain())
+    job = plain(steps=300, save={"every_steps": 30}, keep={"last": 20})
+    run.write_job({**job, "command": [*failing_saves(run, errors), *job["command"]]})
+    supervisor = run.start()
+    assert supervisor.wait(_PATIENCE) == ExitCode.DONE, run.report()
+    trace = (run.folder / "trace").read_text(errors="replace")
+    assert trace.count("(INJECTED)") == len(SAVING), trace
+    fail = [
+        (step, error)
+        for step, call, error in zip((60, 120, 180, 240), SAVING, errors, strict=True)
+        if not (error == "EINTR" and call in DONE_AGAIN)
+    ]
+    told_of = [record.data["reason"] for record in run.records(journal.UNPROTECTED)]
+    assert told_of == [os.strerror(getattr(errno, error)) for _, error in fail], run.report()
+    assert len(run.records(journal.PROTECTED)) == len(fail)
+    lost = {step for step, _ in fail}
+    saved = {f.index.step for f in run.verified() if f.index is not None}
+    assert saved == set(range(30, 301, 30)) - lost, run.report()
+    assert (run.attempts(), [line["step"] for line in run.history()]) == ([1], list(range(1, 301)))
+    assert not any((run.directory.checkpoints / ".writing-0001").iterdir())
+    run.nothing_left()
+    told("calls failed in the saves of a training", len(SAVING))
