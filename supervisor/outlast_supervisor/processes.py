@@ -102,11 +102,32 @@ def of_any(run_ids: Iterable[str], ignore: Collection[int] = ()) -> Survivors:
 
 def holding(path: Path, ignore: Collection[int] = ()) -> Survivors:
     """Those who have a lock on this file, which they inherited: found whatever their environment says."""
-    mark = f":{os.stat(path).st_ino} ".encode()
+    file, mark = os.stat(path), _lock_mark(path)
     mine = set(ignore) | {os.getpid()}
     return _with_all_below(
-        [pid for pid in _everyone() if pid not in mine and _locks(pid, mark, path.name)], mine
+        [pid for pid in _everyone() if pid not in mine and _locks(pid, mark, path.name, file)], mine
     )
+
+
+def _lock_mark(path: Path) -> bytes:
+    """How the kernel writes a lock on this file in fdinfo: the device of the file system, and the inode.
+
+    An inode's number alone is no file: on two disks the files that were made first have the same. The device is
+    looked up by the mount, since st_dev is another one where a file system has several volumes.
+    """
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        inode = os.fstat(fd).st_ino
+        lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+    finally:
+        os.close(fd)
+    mount = next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        number, _, device = line.split(" ", 3)[:3]
+        if number == mount:
+            major, minor = map(int, device.split(":"))
+            return f" {major:02x}:{minor:02x}:{inode} ".encode()
+    return f":{inode} ".encode()  # the mount was taken away under us
 
 
 def holds(pid: int, name: str) -> bool:
@@ -121,8 +142,8 @@ def together(*found: Survivors) -> Survivors:
     return _survivors(roots, everything)
 
 
-def _locks(pid: int, mark: bytes, name: str) -> bool:
-    """Whether a process has a descriptor with a flock on a file of this inode and name.
+def _locks(pid: int, mark: bytes, name: str, file: os.stat_result | None = None) -> bool:
+    """Whether a process has a descriptor with a flock on a file of this mark and name, or just this ``file``.
 
     Read from fdinfo, which says it without a word to the file system: others' may be dead.
     """
@@ -133,9 +154,18 @@ def _locks(pid: int, mark: bytes, name: str) -> bool:
                 if target.rpartition("/")[2] != name:
                     continue
                 lines = Path(f"/proc/{pid}/fdinfo/{fd}").read_bytes().splitlines()
-                if any(b"FLOCK" in line and mark in line for line in lines):
+                locked = any(b"FLOCK" in line and mark in line for line in lines)
+                if locked and (file is None or _is(f"/proc/{pid}/fd/{fd}", file)):
                     return True
     return False
+
+
+def _is(path: str, file: os.stat_result) -> bool:
+    """Whether it is this file. One of a file system that we have just asked, so this asks no other."""
+    try:
+        return os.path.samestat(os.stat(path), file)  # volumes of one disk number their files alike
+    except OSError:
+        return True  # nobody overlooked
 
 
 def _with_all_below(marked: list[int], mine: Collection[int]) -> Survivors:

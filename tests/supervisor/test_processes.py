@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.disk import own_mounts
+from tests.realparts import needs
 from tests.waiting import wait_until
 
 from outlast_jobs.identity import ProcessIdentity
@@ -214,3 +217,51 @@ def test_who_has_inherited_a_lock_is_found_whatever_its_environment(
             families.append(process)
     found = processes.holding(path, ignore={os.getpid()})
     assert [p.pid for p in found.all] == [families[0].pid]
+
+
+@needs("namespaces")
+@pytest.mark.parametrize("kind", ["disks", "volumes of one disk"])
+def test_a_lock_on_another_disk_is_another_lock(
+    tmp_path: Path, families: list[subprocess.Popen[bytes]], kind: str
+) -> None:
+    """Two files of one name and one inode number on two disks are two: who locks the one holds not the other."""
+    if kind != "disks" and shutil.which("mkfs.btrfs") is None:
+        pytest.skip("no file system with volumes on this machine")
+    code = "import time; print(flush=True); time.sleep(1000)"
+    with own_mounts():
+        files = [folder / "alive" for folder in two_disks(tmp_path, one=kind != "disks")]
+        for path in files:
+            with open(path, "w") as file:
+                fcntl.flock(file, fcntl.LOCK_SH)
+                command = [sys.executable, "-c", code]
+                pass_on = (file.fileno(),)
+                families.append(subprocess.Popen(command, stdout=subprocess.PIPE, env={}, pass_fds=pass_on))
+        assert files[0].stat().st_ino == files[1].stat().st_ino
+        for path, process in zip(files, families, strict=True):
+            assert [p.pid for p in processes.holding(path).all] == [process.pid]
+        for process in families:
+            process.kill()
+            process.wait()
+        subprocess.run(
+            ["umount", "--lazy", *(str(tmp_path / name) for name in ("one", "other"))], check=False
+        )
+
+
+def two_disks(folder: Path, *, one: bool) -> tuple[Path, Path]:
+    """Two places whose files are numbered alike: two disks, or two volumes of one."""
+    first, second = folder / "one", folder / "other"
+    first.mkdir()
+    second.mkdir()
+    if one:
+        run("truncate", "-s", "200M", str(folder / "image"))
+        run("mkfs.btrfs", "-q", str(folder / "image"))
+        run("mount", "-o", "loop", str(folder / "image"), str(first))
+        run("btrfs", "subvolume", "create", str(first / "volume"))
+        return first, first / "volume"
+    for place in (first, second):
+        run("mount", "-t", "tmpfs", "tmpfs", str(place))
+    return first, second
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
