@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:
@@ -19,6 +22,29 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, si
     if signal.getsignal(_number) is signal.SIG_IGN:
         with contextlib.suppress(ValueError):  # only the main thread may
             signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
+
+# Hundreds of processes would compile every module anew; what is compiled is kept, whatever the caller likes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+LIGHT = str(Path(__file__).parent / "e2e" / "scripts" / "light")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes that tests start import half of torch; the test processes themselves have all of it.
+
+    Those of pytest-xdist begin as children of one that has this file too: it sets nothing.
+    """
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        path = [LIGHT, os.environ.get("PYTHONPATH")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+
+
+@pytest.fixture(scope="session")
+def whole_torch() -> dict[str, str]:
+    """The environment of a process that imports the whole of torch."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part != LIGHT)}
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -34,8 +34,8 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 
 def light() -> dict[str, str]:
     """The environment in which a training imports only half of torch; see scripts/light."""
-    path = [str(SCRIPTS / "light"), os.environ.get("PYTHONPATH")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    place, path = str(SCRIPTS / "light"), os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {"PYTHONPATH": os.pathsep.join([place, *(part for part in path if part not in ("", place))])}
 
 
 PATIENCE = 60.0
@@ -129,8 +129,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.directory = RunDirectory(folder / "run")
         self.job_file = folder / "job.yaml"
-        # bytecode is kept, whatever the caller likes: hundreds of starts compile everything anew otherwise
-        kept = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
+        kept = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
         self.env = {**os.environ, **kept, **light(), **env}
         self._mark = uuid.uuid4().hex
         self.env[_MARK] = self._mark

@@ -28,22 +28,26 @@ FLOWS = ("continuous", "cut", "resumed", "without-rng")
 MODULES = ("task", "flow", "compare", "verify", "proof")
 
 
-def script(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+def script(name: str, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(HOME / name), *words], capture_output=True, text=True, timeout=PATIENCE * 4
+        [sys.executable, str(HOME / name), *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 4,
+        env=env,
     )
 
 
 @pytest.fixture(scope="module")
-def proven(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One proof that every test here looks at and none changes, once for all test processes."""
+def proven(tmp_path_factory: pytest.TempPathFactory, whole_torch: dict[str, str]) -> Path:
+    """One proof with the whole of torch, that every test looks at and none changes, once for all test processes."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = base / "proof24"
     with (base / "proof24.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "verification.json").exists():
-            done = script("proof.py", "--output", str(folder))
+            done = script("proof.py", "--output", str(folder), env=whole_torch)
             assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
