@@ -40,6 +40,40 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 
 
+_LONG = (
+    "e2e/test_kill_campaign.py",
+    "e2e/test_hangs.py",
+    "e2e/test_term_and_usr1.py",
+    "e2e/test_proof24.py",
+    "e2e/test_saves_at_random.py",
+    "e2e/test_cadence.py",
+    "e2e/test_optimized.py",
+    "jobs/test_bytelm.py",
+    "jobs/test_toy.py",
+    "worker/test_reference_recipe.py",
+)
+"""Those with tests of 10 s and more, the longest first."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first: one that began when all others are done would be waited for alone.
+
+    pytest-xdist gives each process one part of the list, and what is left of it to whoever is done earlier, from
+    its end; so the long ones stand at the head of each of two parts.
+    """
+    ranks = {name: rank for rank, name in enumerate(_LONG)}
+    here = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        return ranks.get("/".join(item.path.relative_to(here).parts), len(ranks))
+
+    long = sorted((item for item in items if rank(item) < len(ranks)), key=rank)
+    short = [item for item in items if rank(item) == len(ranks)]
+    half = len(items) // 2 - len(long[::2])
+    items[:] = [*long[::2], *short[: max(half, 0)], *long[1::2], *short[max(half, 0) :]]
+
+
 @pytest.fixture(scope="session")
 def whole_torch() -> dict[str, str]:
     """The environment of a process that imports the whole of torch."""

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.daemon.yard import Yard
+from tests.e2e.conftest import instants, reference
+
+__all__ = ["instants", "reference", "yard"]
 
 
 @pytest.fixture

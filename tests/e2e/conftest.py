@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.fake_slurm import FakeSlurm
 from tests.e2e.harness import Run
 from tests.e2e.reference import Reference, chance, make_reference
 
@@ -29,12 +28,6 @@ def make_run(tmp_path: Path) -> Iterator[MakeRun]:
     yield make
     for run in made:
         run.close()
-
-
-@pytest.fixture
-def slurm(tmp_path: Path) -> FakeSlurm:
-    """The tools of a Slurm job."""
-    return FakeSlurm(tmp_path / "slurm")
 
 
 @pytest.fixture

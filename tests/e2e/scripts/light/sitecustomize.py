@@ -12,7 +12,13 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 _LEFT_OUT = (
-    *("torch._decomp", "torch._dynamo", "torch._export", "torch._meta_registrations", "torch.export"),  # compiler
+    *(
+        "torch._decomp",
+        "torch._dynamo",
+        "torch._export",
+        "torch._meta_registrations",
+        "torch.export",
+    ),  # compiler
     *("torch._functorch", "torch._higher_order_ops", "torch._subclasses", "torch.func", "torch.fx"),  # tracer
     *("torch.ao", "torch.nn.intrinsic", "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized"),
     *("torch.quantization", "torch.distributions", "torch.masked", "torch.nested", "torch.package"),

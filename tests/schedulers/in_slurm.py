@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.conftest import MakeRun
-from tests.e2e.fake_slurm import FakeSlurm
-from tests.e2e.harness import SCRIPTS, Run, Supervisor
+from tests.e2e.harness import Run, Supervisor
+from tests.schedulers.fake_slurm import FakeSlurm
 
-WORKER = SCRIPTS / "light_worker.py"
+WORKER = Path(__file__).with_name("scripts") / "light_worker.py"
 
 
 def job(steps: int = 100_000, **more: Any) -> dict[str, Any]:

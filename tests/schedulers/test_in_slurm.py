@@ -7,9 +7,9 @@ import time
 
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.fake_slurm import FakeSlurm
 from tests.e2e.harness import gone, kill
-from tests.e2e.in_slurm import left, saves, started, verdicts
+from tests.schedulers.fake_slurm import FakeSlurm
+from tests.schedulers.in_slurm import left, saves, started, verdicts
 from tests.waiting import wait_until
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 from tests.daemon.yard import Yard
 from tests.e2e.harness import Run, children
@@ -17,14 +15,6 @@ from tests.e2e.reference import Reference, toy
 from outlast_jobs.contract import Env
 
 KILLS = ("daemon", "worker", "daemon", "supervisor")
-
-
-@pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
-    """A folder of jobs without a daemon yet."""
-    made = Yard(tmp_path)
-    yield made
-    made.kill_all()
 
 
 def worker_of(supervisor: int) -> int:

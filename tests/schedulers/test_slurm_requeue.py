@@ -6,9 +6,9 @@ import signal
 import time
 
 from tests.e2e.conftest import MakeRun
-from tests.e2e.fake_slurm import FakeSlurm
 from tests.e2e.harness import Run
-from tests.e2e.in_slurm import job, leaving, left, started, verdicts
+from tests.schedulers.fake_slurm import FakeSlurm
+from tests.schedulers.in_slurm import job, leaving, left, started, verdicts
 
 
 def test_a_cancelled_job_stays_cancelled(make_run: MakeRun, slurm: FakeSlurm) -> None:
