@@ -41,37 +41,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _LONG = (
-    "e2e/test_kill_campaign.py",
-    "e2e/test_hangs.py",
-    "e2e/test_term_and_usr1.py",
-    "e2e/test_proof24.py",
-    "e2e/test_saves_at_random.py",
-    "e2e/test_cadence.py",
-    "e2e/test_optimized.py",
-    "jobs/test_bytelm.py",
-    "jobs/test_toy.py",
-    "worker/test_reference_recipe.py",
+    ("e2e/test_kill_campaign.py", "e2e/test_term_and_usr1.py", "e2e/test_saves_at_random.py"),
+    (
+        *("e2e/test_hangs.py", "e2e/test_proof24.py", "e2e/test_cadence.py", "e2e/test_optimized.py"),
+        *("jobs/test_bytelm.py", "jobs/test_toy.py", "worker/test_reference_recipe.py"),
+    ),
 )
-"""Those with tests of 10 s and more, the longest first."""
+"""Those with tests of 10 s and more. The first all need the reference run, which is made once."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests come first: one that began when all others are done would be waited for alone.
 
-    pytest-xdist gives each process one part of the list, and what is left of it to whoever is done earlier, from
-    its end; so the long ones stand at the head of each of two parts.
+    pytest-xdist gives each process one part of the list, and later what is left of it, from its end, to whoever has
+    nothing: so the long ones stand at the heads of two parts.
     """
-    ranks = {name: rank for rank, name in enumerate(_LONG)}
     here = Path(__file__).parent
-
-    def rank(item: pytest.Item) -> int:
-        return ranks.get("/".join(item.path.relative_to(here).parts), len(ranks))
-
-    long = sorted((item for item in items if rank(item) < len(ranks)), key=rank)
-    short = [item for item in items if rank(item) == len(ranks)]
-    half = len(items) // 2 - len(long[::2])
-    items[:] = [*long[::2], *short[: max(half, 0)], *long[1::2], *short[max(half, 0) :]]
+    long: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    short = []
+    for item in items:
+        name = "/".join(item.path.relative_to(here).parts)
+        part = next((part for part, names in zip(long, _LONG, strict=True) if name in names), short)
+        part.append(item)
+    for part, names in zip(long, _LONG, strict=True):
+        part.sort(key=lambda item: names.index("/".join(item.path.relative_to(here).parts)))
+    cut = max(len(items) // 2 - len(long[0]), 0)
+    items[:] = [*long[0], *short[:cut], *long[1], *short[cut:]]
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 
 from tests.e2e.harness import Run
@@ -12,6 +14,8 @@ from outlast_jobs.look import FileStats, Verdict, look
 from outlast_jobs.verify import scan
 
 _EVERY = 0.01
+_ANYWAY = 0.25
+"""Seconds: how often the folder is asked whether it changed, and how often it is looked at although it did not."""
 
 
 class AlwaysOne(threading.Thread):
@@ -36,8 +40,14 @@ class AlwaysOne(threading.Thread):
         self.join()
 
     def run(self) -> None:
+        looked, changed = 0.0, None
         while not self._end.wait(_EVERY) and not self.broken:
-            self._look()
+            now, last = time.monotonic(), changed
+            with contextlib.suppress(FileNotFoundError):
+                changed = os.stat(self._checkpoints).st_mtime_ns  # of each name that comes, changes or goes
+            if changed != last or now - looked > _ANYWAY:
+                looked = now
+                self._look()
 
     def _look(self) -> None:
         before = _listed(self._checkpoints)
