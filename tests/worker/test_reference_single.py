@@ -337,11 +337,11 @@ except ValueError as error:
     print("refused", error)
 print(__debug__)
 """
-    root = Path(__file__).parents[2]
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-O", "-c", script],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
     )
