@@ -24,6 +24,7 @@ from outlast_jobs.filesystem import on_local_disk
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
+NAME_LIMIT = 50  # characters of a name that are kept in those of what is hidden
 
 _PIECE = 8 << 20  # small enough that progress moves and a cancel is heard, large enough to cost nothing
 _MAX_DEPTH = 64
@@ -127,7 +128,7 @@ def replace_file(
     path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666, root: Path | None = None
 ) -> None:
     """Put ``data`` at ``path`` as a whole: readers see the old content or the new, never a part."""
-    temporary = path.with_name(f"{TEMPORARY}{path.name[:50]}-{_unique()}")
+    temporary = path.with_name(f"{TEMPORARY}{path.name[:NAME_LIMIT]}-{_unique()}")
     if root is not None:
         _replace_beneath(root, temporary, path, data, durable, mode)
         return
@@ -206,7 +207,7 @@ def discard(path: Path, trash_parent: Path, *, durable: bool = True) -> Path:
     Unless ``durable`` the caller syncs ``trash_parent`` before anything in it is deleted.
     """
     sys.audit("outlast.discard", str(path))
-    trash = trash_parent / f"{TRASH}{path.name.lstrip('.')[:50]}-{_unique()}"
+    trash = trash_parent / f"{TRASH}{path.name.lstrip('.')[:NAME_LIMIT]}-{_unique()}"
     parent = open_folder(
         trash_parent
     )  # what has become a link must not lead us to take another's things away

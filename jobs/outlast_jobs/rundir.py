@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,8 +19,8 @@ from outlast_jobs.beneath import require_folder
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import Incomplete, IntegrityError, Malformed, UnknownSchema
 from outlast_jobs.identity import hostname
+from outlast_jobs.leftovers import is_stale
 
-_STALE_TEMPORARY = 600.0  # seconds; a younger one may belong to a command that is writing its request now
 _SMALL = 64 * 1024
 _STATUS_LIMIT = 1024 * 1024
 _INDEX_LIMIT = 16 * 1024 * 1024
@@ -151,10 +150,9 @@ class RunDirectory(Struct, frozen=True):
             for name in _names(folder):
                 leftover = folder / name
                 try:
-                    if name.startswith(durable.TRASH):
+                    old = name.startswith(durable.TEMPORARY) and is_stale(leftover)
+                    if old or name.startswith(durable.TRASH):
                         durable.delete_tree(leftover)
-                    elif name.startswith(durable.TEMPORARY) and _old_file(leftover):
-                        leftover.unlink()
                 except FileNotFoundError:
                     continue
                 except OSError as error:
@@ -235,8 +233,3 @@ def _run_id_in(generation: Path) -> str | None:
         run_id = safejson.parse_object(data, what="index", limit=_INDEX_LIMIT).get("run_id")
         return run_id if isinstance(run_id, str) and _RUN_ID.fullmatch(run_id) else None
     return None
-
-
-def _old_file(path: Path) -> bool:
-    found = path.lstat()
-    return not stat.S_ISDIR(found.st_mode) and time.time() - found.st_mtime > _STALE_TEMPORARY

@@ -18,6 +18,7 @@ from outlast_jobs import durable
 from outlast_jobs.durable import Written
 from outlast_jobs.errors import Corrupt, Incomplete, IntegrityError
 from outlast_jobs.generation import GenerationName
+from outlast_jobs.leftovers import clear_beside
 from outlast_jobs.look import Finding, Verdict, said
 
 T = TypeVar("T")
@@ -75,6 +76,8 @@ def publish(
 ) -> Written:
     """Put a checkpoint at ``path``, durably. At each moment the old or the new one is there and valid."""
     make_folder(path.parent)
+    for target in (path, digest_file(path)):
+        clear_beside(target)
     temporary = temporary_name(path)
     try:
         written = durable.write_file(temporary, chunks, progress=progress)
@@ -144,7 +147,7 @@ def make_folder(path: Path) -> None:
 
 def temporary_name(path: Path) -> Path:
     """A name beside ``path`` that nobody else uses and nobody takes for a checkpoint."""
-    return path.with_name(f"{durable.TEMPORARY}{path.name[:50]}-{os.urandom(6).hex()}")
+    return path.with_name(f"{durable.TEMPORARY}{path.name[: durable.NAME_LIMIT]}-{os.urandom(6).hex()}")
 
 
 def _valid_now(path: Path) -> tuple[Digest, ...]:

@@ -25,6 +25,7 @@ from outlast_jobs.generation import (
     digest_line,
     encode_index,
 )
+from outlast_jobs.leftovers import clear_beside
 from outlast_jobs.sidecar import make_folder, temporary_name
 from outlast_worker import trainstate
 from outlast_worker.fingerprint import fingerprint
@@ -70,6 +71,7 @@ def save_sharded_checkpoint(
     index = _index(target, state, tree, code, data)
     _require_free(target)
     make_folder(target.parent)
+    clear_beside(target)
     temporary = temporary_name(target)
     temporary.mkdir()
     try:

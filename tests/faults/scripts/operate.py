@@ -32,7 +32,7 @@ from outlast_supervisor.chores import Desk, answer, prune, set_aside
 from outlast_supervisor.startup import write_job
 
 JOB: Job = msgspec.structs.replace(job_from_command(["true"], None, Path("/")), keep=Keep(last=1))
-SINGLE = "ckpt.pt"
+SINGLE = "mine/ckpt.pt"  # where no supervisor clears up
 TRIES = 5
 
 

@@ -1,0 +1,35 @@
+"""What killed writers left under temporary names: known by name and age, and removed by who writes there next."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from pathlib import Path
+
+from outlast_jobs import durable
+from outlast_jobs.durable import NAME_LIMIT, TEMPORARY
+
+STALE = 600.0
+"""Seconds without a change after which a temporary is nobody's; a younger one may be written by somebody right now."""
+
+
+def clear_beside(path: Path) -> None:
+    """Remove what killed writes of ``path`` left in its folder. Never raises: what stays is tried again next time."""
+    mine = re.compile(re.escape(f"{TEMPORARY}{path.name[:NAME_LIMIT]}-") + "[0-9a-f]{12}")
+    try:
+        found = [path.with_name(name) for name in os.listdir(path.parent) if mine.fullmatch(name)]
+        for leftover in filter(is_stale, found):
+            durable.delete_tree(leftover)
+    except OSError:
+        pass
+
+
+def is_stale(path: Path) -> bool:
+    """Whether nobody has written for long: to a file, or to a folder and what is in it. OSError where it is gone."""
+    found = path.lstat()
+    newest = found.st_mtime
+    if stat.S_ISDIR(found.st_mode):
+        newest = max([newest, *(entry.lstat().st_mtime for entry in path.iterdir())])
+    return time.time() - newest > STALE
