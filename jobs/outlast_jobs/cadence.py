@@ -20,6 +20,8 @@ class SavePolicy(Struct, frozen=True):
     every_steps: int | None = None
     every_seconds: float | None = None
     restarted: bool = False
+    asked: bool = False
+    """Each save is asked for, since the interval changes while the worker runs: it is not given time to be late."""
 
 
 class Due(Struct, frozen=True):
@@ -99,8 +101,9 @@ def overdue_at(
     """When `overdue` will next have something to say, for a timer; None where no seconds are set."""
     if policy.every_seconds is None:
         return None
-    since = last_sealed_at if asked_at is None else max(asked_at, last_sealed_at)
-    return since + policy.every_seconds + allowance
+    if asked_at is not None and asked_at >= last_sealed_at:
+        return asked_at + policy.every_seconds + allowance
+    return last_sealed_at + policy.every_seconds + (0.0 if policy.asked else allowance)
 
 
 def overdue(

@@ -23,6 +23,7 @@ from outlast_jobs.history_model import (
     Verified,
 )
 from outlast_jobs.journal import Record, iter_journal
+from outlast_jobs.pacing import Past
 from outlast_jobs.rundir import RunDirectory
 
 __all__ = [
@@ -67,6 +68,9 @@ class _Replay:
         self.values = History()
         self.attempts: dict[int, AttemptRecord] = {}
         self.open: int | None = None
+        self.opened: Record | None = None  # of the attempt that is open
+        self.newest: Record | None = None
+        self.past = Past()
         self.sealed: dict[str, Sealed] = {}
         self.verified: dict[str, Verified] = {}
         self.quarantined: dict[str, Quarantined] = {}
@@ -80,6 +84,7 @@ class _Replay:
             self.set(began=record.wall)
         if apply := _TABLE.get(record.event):
             apply(self, record)
+        self.newest = record
 
     def set(self, **changes: Any) -> None:
         self.values = replace(self.values, **changes)
@@ -97,6 +102,7 @@ class _Replay:
             answers=self.answers,
             pins=frozenset(self.pins),
             sick_steps=frozenset(self.sick_steps),
+            past=self.past,
         )
 
     def close_open(self) -> None:
@@ -104,7 +110,24 @@ class _Replay:
         if self.open is not None:
             lost = self.attempts[self.open]
             self.attempts[self.open] = replace(lost, outcome=VANISHED, reason="previous attempt vanished")
-            self.open = None
+            if lost.attached is not None and self.newest is not None:
+                self.past = self.past.ended(self._lived(self.newest), VANISHED, None)
+            self.open = self.opened = None
+
+    def _lived(self, until: Record) -> float:
+        """How long the open attempt has lived, by a clock that nobody sets; 0 where its start is not known."""
+        since = self.opened
+        if since is None or (since.life, since.boot) != (until.life, until.boot):
+            return 0.0
+        return max(0.0, until.mono - since.mono)
+
+    def close(self, record: Record, known: AttemptRecord) -> None:
+        """The end of an attempt was recorded."""
+        if self.open == known.number:
+            if known.attached is not None:
+                kind, by = known.outcome or "", _text(record.data, "by")
+                self.past = self.past.ended(self._lived(record), kind, by)
+            self.open = self.opened = None
 
     def attempt(self, record: Record) -> AttemptRecord | None:
         """The attempt that a record is about, also where the record of its start was lost."""
@@ -150,7 +173,7 @@ def _attempt_started(state: _Replay, record: Record) -> None:
     host = _text(data, "host") or record.host
     resume, cause = _text(data, "resume"), _text(data, "cause")
     state.attempts[number] = AttemptRecord(number, record.life, host, record.wall, resume, cause)
-    state.open = number
+    state.open, state.opened = number, record
     state.set(done=None)
 
 
@@ -178,8 +201,7 @@ def _attempt_ended(state: _Replay, record: Record) -> None:
         step=known.step if step is None else step,
         signature=data.get("signature"),
     )
-    if state.open == number:
-        state.open = None
+    state.close(record, state.attempts[number])
     if (counters := _mapping(data, "counters")) is not None:
         state.set(counters=counters)
     state.set(next_resume=_text(data, "next"))
@@ -189,8 +211,10 @@ def _sealed(state: _Replay, record: Record) -> None:
     data = record.data
     if (name := _text(data, "generation")) is None:
         return
-    step = _int(data, "step")
-    state.sealed[name] = Sealed(step, _int(data, "bytes"), _float(data, "seconds"), record.wall)
+    step, seconds = _int(data, "step"), _float(data, "seconds")
+    state.sealed[name] = Sealed(step, _int(data, "bytes"), seconds, record.wall)
+    if seconds is not None:
+        state.past = state.past.saved(seconds)
     if state.open is not None and step is not None:
         state.attempts[state.open] = replace(state.attempts[state.open], step=step)
 

@@ -6,15 +6,29 @@ Structs rather than dataclasses: making a dozen of those takes a tenth of the ti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
+from outlast_jobs.pacing import VANISHED, Past
+
+__all__ = [
+    "VANISHED",
+    "Answer",
+    "AttemptRecord",
+    "Done",
+    "GaveUp",
+    "Held",
+    "History",
+    "Life",
+    "Quarantined",
+    "Sealed",
+    "StepBack",
+    "Verified",
+]
+
 Stats = Mapping[str, list[int]]
 """What is remembered of a generation that was verified in full: file name to [inode, ctime_ns, size]."""
-
-VANISHED: Final = "vanished"
-"""Outcome of an attempt that started and of whose end nothing was recorded: killed with its supervisor."""
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
@@ -149,6 +163,8 @@ class History(msgspec.Struct, frozen=True):
     unprotected: str | None = None
     """Why the newest save failed; None once one succeeded."""
     violations: int = 0
+    past: Past = Past()
+    """What an automatic cadence goes by."""
     last_audit: Mapping[str, Any] | None = None
     drift: tuple[str, ...] = ()
     answers: Mapping[str, Answer] = {}

@@ -64,7 +64,7 @@ class Save(Section, frozen=True):
         Literal["auto"] | None,
         _doc("auto: from the measured cost of a save and the run's own failures; excludes the other two"),
     ] = None
-    between: Annotated[_Range, _doc("bounds for every: auto")] = (30.0, 1800.0)
+    between: Annotated[_Range, _doc("bounds for every: auto")] = (30.0, 7200.0)
 
     @property
     def auto(self) -> bool:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from outlast_jobs import events as journal
 from outlast_jobs import restart
 from outlast_jobs.contract import ExitCode, ExitWord
+from outlast_jobs.pacing import Past
 from outlast_jobs.restart import Failure
 
 from . import events as ev
@@ -60,8 +61,9 @@ def conclude(
     counters, action = restart.decide(ledger.counters, outcome, ctx.policy.restart, ctx.chance)
     state_before = ledger.counters
     resume = action.resume if isinstance(action, restart.Again) else "newest"
-    ledger = replace(ledger, counters=counters, resume=resume)
     live = ending.live if ending else None
+    past = _past(ledger, ending, str(outcome.kind), facts.stopped_by)
+    ledger = replace(ledger, counters=counters, resume=resume, past=past)
     step = max(live.step, examined.last_step if examined else 0) if live else 0
     note = Note(
         journal.ATTEMPT_ENDED,
@@ -72,6 +74,7 @@ def conclude(
             "code": facts.code,
             "signal": facts.signal,
             "step": step,
+            "by": facts.stopped_by,
             "counters": counters.to_dict(),
             "next": resume,
             "signature": str(facts.failure.signature) if facts.failure else None,
@@ -92,6 +95,15 @@ def conclude(
         return finish(ledger, ExitCode.BUSY if ledger.taken else ExitCode.CANNOT_WRITE, ledger.gone, before)
     since = ending.ended_at if ending else ctx.now
     return _order(ledger, action, since, ctx, before, examined)
+
+
+def _past(ledger: Ledger, ending: Ending | None, kind: str, by: str | None) -> Past:
+    """What the attempt adds to what an automatic cadence goes by."""
+    if ending is None:
+        return ledger.past
+    live = ending.live
+    past = ledger.past.saved(*live.saves)
+    return past.ended(ending.ended_at - live.started_at, kind, by) if live.attached else past
 
 
 def _step_back(

@@ -159,6 +159,7 @@ class Display:
             clock=time.time() - time.monotonic(),
             scheduler=self.around.job if self.around else "",
             requeue=self.around.requeue if self.around else "",
+            between=self._loop.policy.between,
         )
         view = snapshot(self._loop.state, facts, now)
         if view["step"] is not None:

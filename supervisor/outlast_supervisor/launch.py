@@ -9,7 +9,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from outlast_jobs import cadence, restart
+from outlast_jobs import restart
 from outlast_jobs.cadence import SavePolicy
 from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity, hostname
@@ -51,8 +51,6 @@ class Launcher:
     )
     deadline: float | None = None  # unix seconds
     in_slurm: bool = False  # its job section counts where it says the same as another
-    save_seconds: float | None = None  # measured cost of a save
-    mean_up_seconds: float | None = None  # measured time from start to failure
 
     def signal_of(self, role: str) -> int:
         """The signal that the job file gives a role."""
@@ -61,10 +59,8 @@ class Launcher:
         return signal.Signals[names[role]].value
 
     def every_seconds(self) -> float | None:
-        """The cadence in seconds; measured where the job says auto."""
-        if self.job.save.auto:
-            return cadence.auto_interval(self.save_seconds, self.mean_up_seconds, self.job.save.between)
-        return self.job.save.every_seconds
+        """The cadence in seconds; where the job says auto the longest one, and earlier saves are asked for."""
+        return self.job.save.between[1] if self.job.save.auto else self.job.save.every_seconds
 
     def open(self, attempt: int, chosen: Chosen, cause: str) -> Opened:
         """What a worker needs of the run directory; from a helper, since its file system may hang."""
@@ -149,6 +145,7 @@ def policy_of(job: Job, launcher: Launcher) -> Policy:
     return Policy(
         restart=restart.Policy.of(job.restart, job.sick),
         save=SavePolicy(job.save.every_steps, launcher.every_seconds()),
+        between=job.save.between if job.save.auto else None,
         grace=job.stop.grace,
         warn=job.slurm.warn if launcher.in_slurm and job.slurm is not None else job.stop.warn,
         on_usr1=job.stop.on_usr1,

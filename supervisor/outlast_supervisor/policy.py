@@ -13,6 +13,7 @@ class Policy(Struct, frozen=True):
 
     restart: restart.Policy
     save: SavePolicy
+    between: tuple[float, float] | None = None  # bounds of an automatic cadence, where the job wants one
     grace: float = 30.0
     warn: float = 120.0
     on_usr1: str = "auto"  # auto, save, stop

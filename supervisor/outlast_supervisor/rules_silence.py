@@ -10,6 +10,7 @@ from outlast_jobs.contract import Phase
 
 from . import events as ev
 from .actions import Action, Hook, Note, Say, SignalTrainers
+from .pace import paced
 from .policy import Context
 from .rules_live import LOOK_PATIENCE, ask_allowance, look, steps_overdue, take_in, watched_phase
 from .states import Live, Running, Starting, State, Stopping
@@ -25,7 +26,7 @@ def silent(state: Running, ctx: Context) -> Step:
     since = state.live.look_at
     if since is not None:
         return _judge(state, ctx) if ctx.now >= since + LOOK_PATIENCE else (state, ())
-    if _hang(state.live, ctx) is None and _overdue(state.live, ctx) is None:
+    if _hang(state.live, ctx) is None and _overdue(state, ctx) is None:
         return state, ()
     return look(state, ctx)
 
@@ -54,7 +55,7 @@ def _judge(state: Running, ctx: Context) -> Step:
     if found is not None:
         return _hung(state, found, ctx)
     steps = steps_overdue(state.live, ctx)
-    due = cadence.Ask(steps) if steps is not None else _overdue(state.live, ctx)
+    due = cadence.Ask(steps) if steps is not None else _overdue(state, ctx)
     return (state, ()) if due is None else _ask(state, due, ctx)
 
 
@@ -63,10 +64,12 @@ def _hang(live: Live, ctx: Context) -> hang.Hung | None:
     return hang.hung(watched_phase(live), silent, live.times, ctx.policy.hang_min, live.attached)
 
 
-def _overdue(live: Live, ctx: Context) -> cadence.Ask | cadence.Violation | None:
+def _overdue(state: Running, ctx: Context) -> cadence.Ask | cadence.Violation | None:
+    live = state.live
     if live.phase == Phase.SAVE or live.words:  # after its last word it saves no more
         return None
-    return cadence.overdue(ctx.now, live.sealed_at, live.asked_at, ctx.policy.save, ask_allowance(live))
+    save = paced(ctx.policy, state.ledger, live)
+    return cadence.overdue(ctx.now, live.sealed_at, live.asked_at, save, ask_allowance(live))
 
 
 def _hung(state: Running, found: hang.Hung, ctx: Context) -> Step:
@@ -92,7 +95,8 @@ def _hung(state: Running, found: hang.Hung, ctx: Context) -> Step:
 def _ask(state: Running, due: cadence.Ask | cadence.Violation, ctx: Context) -> Step:
     live = replace(state.live, asked_at=ctx.now)
     if isinstance(due, cadence.Ask):
-        return replace(state, live=live), (Say(due.reason), SignalTrainers("save"))
+        level = "info" if ctx.policy.between is None else "debug"  # what is asked for each time is no news
+        return replace(state, live=live), (Say(due.reason, level), SignalTrainers("save"))
     first = not state.ledger.violation
     says: tuple[Action, ...] = (Say(f"cadence violated: {due.reason}", "warning"),) if first else ()
     ledger = replace(state.ledger, violation=due.reason)

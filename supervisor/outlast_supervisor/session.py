@@ -39,7 +39,7 @@ from .options import RunOptions
 from .rules_begin import begin
 from .schedulers.around import around, is_in_slurm
 from .schedulers.watch import Wires
-from .startup import measured, write_job
+from .startup import write_job
 from .states import Ledger, Starting, State
 
 LOCK_EVERY = 30.0  # seconds between two looks whether the run directory is still the one that we locked
@@ -75,7 +75,6 @@ class Session:
             allow_rng_loss=options.allow_rng_loss,
             forced=options.from_generation,
         )
-        launcher.save_seconds, launcher.mean_up_seconds = measured(known)
         writer = JournalWriter.open(run)  # first: where it cannot be, there is nothing to give back
         self._loop = loop = Loop(policy_of(job, launcher), lambda text: self._display.tell(text, "debug"))
         self._display = Display(run, run_id, loop, launcher, quiet=options.quiet, verbose=options.verbose)
@@ -148,6 +147,7 @@ class Session:
             counters=Counters.from_dict(self._known.counters or {}),
             verified=_newest(self._carrier.desk.remembered),
             resume=self._known.next_resume or "newest",
+            past=self._known.past,
         )
         vanished = self._known.vanished
         cause = f"attempt {vanished.number} vanished on {vanished.host}" if vanished else "start"

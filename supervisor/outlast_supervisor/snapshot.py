@@ -8,6 +8,7 @@ from typing import Any
 
 from outlast_jobs.contract import ExitCode
 
+from .pace import interval
 from .states import (
     Choosing,
     Clearing,
@@ -51,6 +52,7 @@ class Facts:
     clock: float  # unix seconds minus monotonic seconds
     scheduler: str = ""  # the scheduler's job that this is, in words
     requeue: str = ""  # what becomes of it after the end
+    between: tuple[float, float] | None = None  # bounds of an automatic cadence
 
 
 def snapshot(state: State, facts: Facts, now: float) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def snapshot(state: State, facts: Facts, now: float) -> dict[str, Any]:
         "unprotected": ledger.unprotected or None,
         "unjournaled": facts.unjournaled,
         "violation": ledger.violation or None,
+        "cadence": _cadence(state, facts),
         "audit": ledger.audit or None,
         "held": state.reason if isinstance(state, Finished) and state.code == ExitCode.HELD else None,
         "done": isinstance(state, Finished) and state.code == ExitCode.DONE,
@@ -129,6 +132,14 @@ def _of_worker(state: Starting | Running | Stopping | Ending, facts: Facts, now:
         "trainers": [t.pid for t in live.trainers],
         "worker": live.worker.pid,
     }
+
+
+def _cadence(state: State, facts: Facts) -> dict[str, Any] | None:
+    """The automatic cadence; the job file tells any other."""
+    if facts.between is None or isinstance(state, Finished):
+        return None
+    found = interval(facts.between, state.ledger, getattr(state, "live", None))
+    return {"seconds": found.seconds, "reason": found.reason}
 
 
 def _pending(state: Starting | Running | Stopping | Ending, now: float) -> str | None:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from outlast_jobs.hang import PhaseTimes
 from outlast_jobs.identity import ProcessIdentity
+from outlast_jobs.pacing import Past
 from outlast_jobs.restart import Counters, Failure
 
 from .events import Chosen
@@ -47,6 +48,7 @@ class Ledger(Struct, frozen=True):
     stop_request: str = ""  # id of the request to answer at the end
     gone: str = ""  # what happened to the run directory
     taken: bool = False  # and whether another supervisor has the run
+    past: Past = Past()  # what an automatic cadence goes by, up to the newest attempt's end
 
 
 class Live(Struct, frozen=True):

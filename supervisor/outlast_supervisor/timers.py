@@ -5,6 +5,7 @@ from __future__ import annotations
 from outlast_jobs import cadence, hang
 from outlast_jobs.contract import Phase
 
+from .pace import paced
 from .policy import Policy
 from .rules_live import LOOK_PATIENCE, ask_allowance, fit_times, watched_phase
 from .states import (
@@ -36,7 +37,7 @@ def next_due(state: State, policy: Policy, now: float) -> float | None:
             return deadline_due(state.ledger, state.live, policy, now)
         case Running():
             return _first(
-                deadline_due(state.ledger, state.live, policy, now), *_running_due(state.live, policy, now)
+                deadline_due(state.ledger, state.live, policy, now), *_running_due(state, policy, now)
             )
         case Stopping():
             return _first(state.term_at, state.kill_at, state.again_at)
@@ -68,7 +69,8 @@ def deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> floa
             return ledger.deadline - policy.warn - cadence.FAR
 
 
-def _running_due(live: Live, policy: Policy, now: float) -> tuple[float | None, float | None]:
+def _running_due(state: Running, policy: Policy, now: float) -> tuple[float | None, float | None]:
+    live, save = state.live, paced(policy, state.ledger, state.live)
     if live.look_at is not None:
         return live.look_at + LOOK_PATIENCE, None
     limit = hang.limit(watched_phase(live), live.times, policy.hang_min, live.attached)
@@ -76,5 +78,5 @@ def _running_due(live: Live, policy: Policy, now: float) -> tuple[float | None, 
     if live.words:
         return hung_at, None
     if live.phase == Phase.SAVE:
-        return hung_at, None if policy.save.every_seconds is None else now + RECHECK
-    return hung_at, cadence.overdue_at(live.sealed_at, live.asked_at, policy.save, ask_allowance(live))
+        return hung_at, None if save.every_seconds is None else now + RECHECK
+    return hung_at, cadence.overdue_at(live.sealed_at, live.asked_at, save, ask_allowance(live))

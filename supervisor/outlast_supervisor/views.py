@@ -164,6 +164,7 @@ def _details(path: str, status: Mapping[str, Any]) -> tuple[tuple[str, str], ...
         ("attempt", _attempt(status)),
         ("ends", _counts(counters) if isinstance(counters, Mapping) else ""),
         ("last save", _save(save) if isinstance(save, Mapping) else ""),
+        ("cadence", _cadence(get("cadence"))),
         ("verified", str(get("verified") or "")),
         ("replay", str(get("audit") or "")),
         ("supervisor", f"{get('supervisor')} on {get('host')}" if get("supervisor") else ""),
@@ -199,6 +200,14 @@ def _save(save: Mapping[str, Any]) -> str:
         text += f" at {when(save.get('at'))}"
     seconds = save.get("seconds")
     return f"{text}, took {format_duration(seconds)}" if isinstance(seconds, (int, float)) else text
+
+
+def _cadence(found: object) -> str:
+    """The automatic cadence and its reason."""
+    seconds = number(found.get("seconds")) if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping) or seconds is None:
+        return ""
+    return f"every {format_duration(seconds)}: {found.get('reason')}"
 
 
 def _without_snapshot(path: str, facts: Facts) -> Row:

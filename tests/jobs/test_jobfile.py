@@ -80,9 +80,9 @@ def test_naming_one_cadence_leaves_the_other_off(tmp_path: Path) -> None:
 
 
 def test_auto_has_bounds(tmp_path: Path) -> None:
-    """``every: auto`` is bounded by half a minute and half an hour, or as the file says."""
+    """``every: auto`` is bounded by half a minute and two hours, or as the file says."""
     save = loaded(tmp_path, "save: {every: auto}").save
-    assert (save.auto, save.between, save.every_seconds) == (True, (30.0, 1800.0), None)
+    assert (save.auto, save.between, save.every_seconds) == (True, (30.0, 7200.0), None)
     assert loaded(tmp_path, "save: {every: auto, between: 10s..5m}").save.between == (10.0, 300.0)
 
 

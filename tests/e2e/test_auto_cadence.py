@@ -1,0 +1,48 @@
+"""A real run whose cadence is `every: auto`: it is asked for its saves, and learns from its own ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import MakeRun
+from tests.e2e.faulty import outcomes, plain
+
+from outlast_jobs.contract import ExitCode
+from outlast_jobs.history import read_history
+
+FIRST = 0.3  # seconds until the first save, which shows what one costs
+
+
+def test_a_run_is_asked_for_its_saves_and_learns_from_its_ends(make_run: MakeRun) -> None:
+    """The first save comes at the lower bound, the next ones later; a kill and a notice are counted apart."""
+    save = {"every": "auto", "between": "300ms..1h"}
+    run = make_run(plain(steps=600, seconds=0.01, save=save, keep={"last": 10_000}))
+    first = run.start()
+
+    def measured() -> dict[str, Any] | None:
+        found = (run.status() or {}).get("cadence")
+        return found if found and found["reason"].startswith("a save costs ") else None
+
+    cadence = run.until(measured, "a cadence that follows a measured save")
+    assert cadence["seconds"] > 2 * FIRST
+    assert "  cadence    every " in run.cli("status", "--details", str(run.directory.path)).out
+    os.kill(first.worker(), signal.SIGKILL)
+    run.until(lambda: len(run.records("attempt_attached")) == 2, "a second attempt")
+    run.until_step(120, 2)
+    first.send(signal.SIGTERM)
+    assert first.wait() == ExitCode.SAVED, run.report()
+    past = read_history(run.directory).past
+    assert (past.lost, past.noticed) == pytest.approx((1, 1), abs=0.05)
+    assert run.start().wait() == ExitCode.DONE, run.report()
+    assert outcomes(run) == ["crashed_progress", "saved", "done"]
+    assert run.records("violation") == []
+    reasons = [found.index.reason for found in run.findings() if not found.index.final]
+    assert "asked for" in reasons
+    assert set(reasons) <= {"asked for", "SIGTERM"}
+    asked = min(found.index.step for found in run.findings())
+    times = {line["step"]: line["mono"] for line in run.metrics(1)}
+    assert times[asked] - times[1] >= 0.8 * FIRST
+    assert read_history(run.directory).past.up > past.up, "what is done has its time counted"
