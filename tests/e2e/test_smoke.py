@@ -1,4 +1,4 @@
-"""The shortest whole run, with the whole of torch: the other tests' trainings do without what they never call."""
+"""The shortest whole run; with the whole of torch too, where other tests' trainings lack what they never call."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ def test_a_run_that_nothing_disturbs_is_done(make_run: MakeRun, whole_torch: dic
     assert whole.verified()[0].index.state_sha256 == half.verified()[0].index.state_sha256
 
 
-def test_a_worker_that_is_killed_is_restarted(make_run: MakeRun, whole_torch: dict[str, str]) -> None:
+def test_a_worker_that_is_killed_is_restarted(make_run: MakeRun) -> None:
     """A worker that is killed is restarted, and the run carried to its end."""
     run = make_run(
-        {"command": ["{python}", "{scripts}/mini.py", "--steps", "60"], "save": {"every_steps": 10}},
-        env=whole_torch,
+        {"command": ["{python}", "{scripts}/mini.py", "--steps", "60"], "save": {"every_steps": 10}}
     )
     first = run.start()
     worker = first.worker()
