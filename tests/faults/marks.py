@@ -19,6 +19,15 @@ def begin() -> None:
     os.access(BEGIN, os.F_OK)
 
 
+def alone() -> None:
+    """One thing after another, in one thread, and so the same calls in the same order each time."""
+    from outlast_jobs import parallel
+
+    parallel.MOST_THREADS = 1
+    here = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {here[os.getpid() % len(here)]})
+
+
 def end() -> None:
     """The operation is over."""
     os.access(END, os.F_OK)

@@ -19,6 +19,7 @@ from outlast_jobs.errors import IntegrityError
 from outlast_jobs.generation import META, WRITING
 from outlast_jobs.history import read_history
 from outlast_jobs.journal import read_journal
+from outlast_jobs.locks import Held, RunLock
 from outlast_jobs.look import Verdict, look
 from outlast_jobs.requests import read_requests
 from outlast_jobs.rundir import RunDirectory
@@ -117,7 +118,7 @@ def hold(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
     for what, *words in said:
         there = {
             "sealed": lambda w: w[0] in found,
-            "claimed": lambda w: newest_claim(run.checkpoints) == int(w[0]),
+            "claimed": lambda w: newest_claim(run.checkpoints) >= int(w[0]),
             "dropped": lambda w: w[0] not in found,
             "aside": lambda w: [p.name for p in set_aside(run.checkpoints)] == [f"{w[0]}.corrupt-1"],
             "recorded": lambda w: (int(w[0]), int(w[1])) in recorded,
@@ -129,6 +130,10 @@ def hold(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
         assert there(words), f"acknowledged, and not on the disk: {what} {words}"
     assert status >= 1
     assert single >= 1
+    told = {r.data["generation"] for r in journal.records if r.event in (events.DROPPED, events.QUARANTINED)}
+    gone = set(stage.whole) - set(found) if stage.operation == "prune" else set()
+    moved = {path.name.rpartition(".corrupt-")[0] for path in set_aside(run.checkpoints)}
+    assert gone | moved <= told, "something was done before it was recorded"
     if stage.operation in _DAMAGING:
         kept = [p / META for p in run.checkpoints.iterdir() if p.name.startswith(DAMAGED)]
         assert len(kept) == 1, "what is bad is kept, once"
@@ -140,6 +145,8 @@ def go_on(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
     """The next start chooses the newest sound generation, trains on, prunes, and nothing of the cut one is left."""
     expected = max(path.name for path in scan(run.checkpoints) if path.name != DAMAGED)
     let_time_pass(run)
+    lock = RunLock(run)
+    assert isinstance(lock.acquire(), Held)
     assert run.create().run.run_id == stage.run_id
     desk = desk_of(run, stage.run_id)
     desk.claimed = desk.claiming = 0
@@ -154,6 +161,7 @@ def go_on(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
     prune(desk, JOB, None)
     run.write_status({"number": 9})
     publish(run.path / SINGLE, b"9" * 9000)
+    lock.release()
     assert [path.name for path in scan(run.checkpoints)] == [newest]
     assert (_number(run.read_status()), _single(run)) == (9, 9)
     assert sorted(litter(run)) == [f"{WRITING}{attempt:04d}"], "something is left of what was cut"

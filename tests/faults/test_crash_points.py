@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.faults import stage as stages
@@ -15,6 +16,8 @@ from tests.faults.scripts.broken import BROKEN
 from tests.faults.scripts.operate import OPERATIONS
 from tests.faults.stage import Stage, go_on, hold
 from tests.realparts import needs
+
+from outlast_jobs.rundir import RunDirectory
 
 pytestmark = needs("strace")
 SAMPLE = 10
@@ -29,16 +32,29 @@ def forked() -> Iterator[Forked]:
     made.close()
 
 
-def cut(stage: Stage, forked: Forked, point: Point, folder: Path) -> None:
-    """Kill the operation at this call, look, and go on."""
+def cut(stage: Stage, forked: Forked, point: Point, folder: Path, dice: Random | None = None) -> None:
+    """Kill the operation at this call, look, and go on; with dice the next start is killed as well, and looked at."""
     run = stage.copy(folder)
     struck = strike(forked.target(*stage.arguments(run)), point)
     try:
         hold(stage, run, struck.acknowledged)
+        if dice is not None:
+            run = cut_again(stage, forked, run, dice)
+            hold(stage, run, struck.acknowledged)
         go_on(stage, run, struck.acknowledged)
     except AssertionError as error:
         raise AssertionError(f"{stage.operation}, killed at {point}: {error}\n{struck.hit}") from error
     shutil.rmtree(folder)
+
+
+def cut_again(stage: Stage, forked: Forked, run: RunDirectory, dice: Random) -> RunDirectory:
+    """Kill the start that follows at any of its calls."""
+    second = Stage(run, stage.run_id, "start", stage.whole)
+    unharmed = run.path.with_name(f"{run.path.name}-listed")
+    point = dice.choice(second.listed(forked, unharmed))
+    shutil.rmtree(unharmed)
+    strike(forked.target(*second.arguments(run)), point)
+    return run
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -49,10 +65,13 @@ def test_killed_at_any_call_of_an_operation_nothing_is_lost_and_nothing_is_left(
     stage = stages.stage(tmp_path / "stage", operation)
     found = stage.listed(forked, tmp_path / "whole")
     assert len(found) > 8
-    drawn = scaled(chance(operation).sample(found, min(SAMPLE, len(found))), found)
+    dice = chance(operation)
+    drawn = scaled(dice.sample(found, min(SAMPLE, len(found))), found)
+    twice = {point.number for point in dice.sample(drawn, scaled(2, len(drawn) // 4))}
     for point in drawn:
-        cut(stage, forked, point, tmp_path / f"p{point.number:04d}")
+        cut(stage, forked, point, tmp_path / f"p{point.number:04d}", dice if point.number in twice else None)
     told(f"crash points of {len(found)}: {operation}", len(drawn))
+    told("of these again in the start that followed", len(twice))
 
 
 SEEN = {

@@ -33,7 +33,12 @@ def rename_first() -> None:
 
 def delete_in_place() -> None:
     """What is deleted keeps its name until it is gone."""
-    durable.remove_tree = lambda path, trash_parent: durable.delete_tree(path)
+
+    def discard(path: Path, trash_parent: Path) -> Path:
+        durable.delete_tree(path)
+        return path
+
+    durable.discard = discard  # type: ignore[assignment]
 
 
 def copy_aside() -> None:

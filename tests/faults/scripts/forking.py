@@ -11,7 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from tests.faults.marks import PLACE
+from tests.faults import marks
 from tests.faults.scripts.operate import OPERATIONS
 
 from outlast_jobs.rundir import RunDirectory
@@ -21,7 +21,8 @@ def carry_out(folder: str, operation: str, path: str, run_id: str) -> None:
     """In the child: what it says goes into files."""
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os.environ[PLACE] = f"{folder}/place"
+    os.environ[marks.PLACE] = f"{folder}/place"
+    marks.alone()
     code = 1
     try:
         OPERATIONS[operation](RunDirectory(Path(path)), run_id)

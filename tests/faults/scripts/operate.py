@@ -21,6 +21,7 @@ from outlast_jobs.history import read_history
 from outlast_jobs.jobfile import Job, job_from_command
 from outlast_jobs.jobfile_model import Keep
 from outlast_jobs.journal import JournalWriter
+from outlast_jobs.locks import Busy, RunLock
 from outlast_jobs.requests import read_requests, remove_request, write_request
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.sealer import Sealer
@@ -142,8 +143,11 @@ def status(run: RunDirectory, run_id: str) -> None:
 
 
 def start(run: RunDirectory, run_id: str) -> None:
-    """A start: the folders, what was left behind, the choice, the claim, the job as resolved."""
+    """A start: the lock, the folders, what was left behind, the choice, the claim, the job as resolved."""
+    lock = RunLock(run)
     marks.begin()
+    if isinstance(lock.acquire(), Busy):
+        raise RuntimeError("the lock of a dead supervisor is held")
     created = run.create().run.run_id
     desk = Desk(run, created, Writer(run).record)
     run.sweep()
