@@ -172,8 +172,8 @@ class Saving:
 def read_told(path: Path, *kinds: str) -> list[dict[str, Any]]:
     """The lines of these kinds that were told to a file, in order; of acknowledgements those alone that were in time.
 
-    A sync that is under way when the power goes may return as if all were well, on ext4 at least. Of a machine that has
-    lost its power nobody would have heard that.
+    A sync that is under way when the power goes may return as if all were well, on ext4 and on xfs. Of a machine that
+    has lost its power nobody would have heard that.
     """
     found: list[dict[str, Any]] = []
     dark = False

@@ -70,8 +70,8 @@ def _cut_again_and_again(run: Run, node: Node, disk: Disk) -> None:
         ):  # wherever it is by then: it looks for what to resume from, it imports, it restores
             pause(instants.uniform(0.0, _IMPORTING))
         else:
-            supervisor.until(lambda before=newest: _newest(run) != before, "a seal")  # type: ignore[misc]
-            newest = _newest(run)
+            supervisor.until(lambda before=newest: _sealed(run) != before, "a seal")  # type: ignore[misc]
+            newest = _sealed(run)
             pause(instants.uniform(0.0, _LONGEST))
         disk.cut()
         node.cut()
@@ -79,14 +79,14 @@ def _cut_again_and_again(run: Run, node: Node, disk: Disk) -> None:
         disk.back()
         findings = run.findings()
         assert all(f.verdict == "verified" for f in findings), run.report()
-        kept = _newest(run)
+        kept = max((f.name for f in findings if f.name is not None), default=None)
         assert newest is None or (kept is not None and newest <= kept), "a seal is lost"
-        newest = kept
 
 
-def _newest(run: Run) -> GenerationName | None:
-    paths = run.generations()
-    return GenerationName.parse(paths[0].name) if paths else None
+def _sealed(run: Run) -> GenerationName | None:
+    """The newest that the trainer has told of: its name alone may be seen before it is on disk."""
+    names = [GenerationName.parse(r.data["generation"]) for r in run.records(journal.SEALED)]
+    return max((name for name in names if name is not None), default=None)
 
 
 def _hold_attempts(run: Run, node: Node) -> None:
