@@ -28,6 +28,8 @@ class Inbox:
         """Start watching, in a thread of its own: loading the watcher takes too long for the loop."""
         if self.poll is None:
             threading.Thread(target=self._watch, name="inbox", daemon=True).start()
+        else:
+            self._wake()  # the first look; each brings the next
 
     def _watch(self) -> None:
         try:
