@@ -33,6 +33,8 @@ from .states import Clearing, Ending, State
 # what changes the world outside our processes waits until the records before it are on disk
 _AFTER_JOURNAL = (act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
 
+UNKILLABLE_AFTER = 1.0  # seconds in which what was killed ends, unless the kernel holds it
+
 
 @dataclass
 class Carrier:
@@ -52,6 +54,8 @@ class Carrier:
     former: tuple[RunDirectory, str] | None = None  # the run that --fresh took the place of, and its id
     ours: Callable[[int], bool] = lambda pid: False  # whether a child serves us and no attempt
     worker_pid: int = 0
+    unkillable: tuple[int, ...] = ()  # what was killed and is held in the kernel
+    _killed_at: dict[int, float] = field(default_factory=dict)
     _queue: deque[tuple[int, act.Action]] = field(default_factory=deque)
     _last_note: int = 0
     _launch_after: int = 0  # the record that has to be on disk before the worker starts
@@ -178,13 +182,17 @@ class Carrier:
         if opened.told:
             self.tell(opened.told, "warning")
         try:
-            worker = self.launcher.launch(opened, self.loop.reachable())
+            worker = self.launcher.launch(opened, self.loop.reachable(), self._close)
         except (OSError, ValueError, subprocess.SubprocessError) as failure:
             self.loop.post(ev.SpawnFailed(_told(failure, self.launcher.job.command[0])))
             return
         self.worker_pid = worker.pid
         self.loop.intake.know(worker)
         self.loop.post(ev.Spawned(worker))
+
+    def _close(self, opened: Opened) -> None:
+        """From a helper, and before it looks whether anybody holds these files."""
+        self.pulse.submit("quiet", opened.close)
 
     def signal_trainers(self, role: str) -> None:
         """Send every attached trainer the signal of a role."""
@@ -225,6 +233,8 @@ class Carrier:
             self.pulse.submit("cleared", lambda: self._clear(how))
             return
         left = self.own()
+        if not left:
+            self.unkillable, self._killed_at = (), {}
         if how != "look":
             # a trainer that still saves needs its loader processes
             spare = bool(self.loop.trainers.by_pid)
@@ -251,8 +261,13 @@ class Carrier:
         return ev.LeftoversRemain(tuple(p.pid for p in left.all)) if left or busy else ev.LeftoversGone()
 
     def _tell_unkillable(self, left: processes.Survivors) -> None:
-        if stuck := processes.unkillable(left):
-            self.tell(f"waiting for pids {stuck}: they hang in the kernel (a dead file system?)", "warning")
+        now = time.monotonic()
+        self._killed_at = {p.pid: self._killed_at.get(p.pid, now) for p in left.all}
+        late = {pid for pid, at in self._killed_at.items() if now - at >= UNKILLABLE_AFTER}
+        stuck = tuple(processes.unkillable(left, late))
+        if stuck and stuck != self.unkillable:
+            self.tell(f"waiting for {processes.in_the_kernel(stuck)}", "warning")
+        self.unkillable = stuck
 
     def own(self) -> processes.Survivors:
         """What lives of the current attempt."""

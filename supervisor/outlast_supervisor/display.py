@@ -18,6 +18,7 @@ from .helper import Helper, bounded
 from .journaler import Journaler
 from .launch import Launcher
 from .loop import Loop
+from .processes import in_the_kernel
 from .progress import Progress
 from .schedulers.watch import Outside
 from .sdnotify import ServiceManager
@@ -59,7 +60,9 @@ class Display:
         self.exclusion = ""
         self.around: Outside | None = None
         self.stuck = 0.0  # seconds for which a helper has been waiting for the run directory
+        self.unkillable: tuple[int, ...] = ()  # pids that were killed and are held in the kernel
         self._told_stuck = False
+        self._told_unjournaled = False
         self.taken: Callable[[], bool] = lambda: False  # whoever has the run by now tells its status
 
     def tell(self, text: str, level: str) -> None:
@@ -93,6 +96,11 @@ class Display:
             self._told_stuck = not self._told_stuck
             said = "does not answer: waiting for its file system" if self._told_stuck else "answers again"
             self.tell(f"the run directory {said}", "warning")
+        if journaler.unjournaled != self._told_unjournaled:
+            self._told_unjournaled = not self._told_unjournaled
+            why = journaler.error or "its file system does not answer"
+            cannot = f"cannot be written: {why}; the run goes on, and events are kept in memory"
+            self.tell(f"the journal {cannot if self._told_unjournaled else 'is written again'}", "warning")
         self._looked_at = now
         beat = self.manager.watchdog_seconds
         if beat is not None and now >= self._beaten_at + beat / 3:
@@ -170,6 +178,8 @@ class Display:
         found = [f"the journal cannot be written: {journaler.error}"] if journaler.error else []
         if self.stuck >= STUCK:
             found.append(f"the run directory has not answered for {self.stuck:.0f} s")
+        if self.unkillable:
+            found.append(f"waiting for {in_the_kernel(self.unkillable)}")
         return found
 
     def _count_steps(self) -> None:
@@ -197,6 +207,7 @@ class Display:
         live = getattr(state, "live", None)
         return (
             type(state),
+            self.unkillable,
             state.ledger if state else None,
             live and (live.step, live.phase, live.seals, live.attached, live.save_wanted),
         )

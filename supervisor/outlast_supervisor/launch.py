@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shlex
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from outlast_jobs import restart
@@ -33,6 +35,11 @@ class Opened:
     log_fd: int
     alive_fd: int
     told: str  # what is wrong with them, or empty
+
+    def close(self) -> None:
+        """Give them up; on a network file system this may wait."""
+        os.close(self.log_fd)
+        os.close(self.alive_fd)
 
 
 @dataclass
@@ -65,6 +72,9 @@ class Launcher:
     def open(self, attempt: int, chosen: Chosen, cause: str) -> Opened:
         """What a worker needs of the run directory; from a helper, since its file system may hang."""
         told = ""
+        for path in (self.job.workdir, self.job.command[0]):  # what the fork waits for is waited for here
+            with contextlib.suppress(OSError):
+                os.stat(os.path.join(self.job.workdir, path))
         try:
             log_fd = spawn.open_log(self.run.attempt_log(attempt), self._header(attempt, chosen, cause))
         except OSError as error:
@@ -78,8 +88,10 @@ class Launcher:
             os.close(log_fd)
             raise
 
-    def launch(self, opened: Opened, socket_path: str) -> ProcessIdentity:
-        """Start the worker, from the main thread; OSError where it cannot be. Closes what was opened."""
+    def launch(
+        self, opened: Opened, socket_path: str, close: Callable[[Opened], None] = Opened.close
+    ) -> ProcessIdentity:
+        """Start the worker, from the main thread; OSError where it cannot be. Has closed what was opened."""
         job, attempt = self.job, opened.attempt
         self.signals = job.signals
         self.forced = None
@@ -100,8 +112,7 @@ class Launcher:
                 opened.log_fd,
             )
         finally:
-            os.close(opened.log_fd)
-            os.close(opened.alive_fd)
+            close(opened)
 
     def _ours(self, attempt: int, chosen: Chosen, socket_path: str) -> dict[str, str]:
         path = self.run.path.absolute()

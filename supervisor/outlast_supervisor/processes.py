@@ -280,15 +280,25 @@ def _in_mask(pid: int, number: int, *masks: str) -> bool:
     return False
 
 
-def unkillable(survivors: Survivors) -> list[int]:
-    """Those in uninterruptible sleep: no signal ends them before the kernel lets go."""
+def unkillable(survivors: Survivors, late: Collection[int] = ()) -> list[int]:
+    """Those that no signal ends before the kernel lets go: they sleep uninterruptibly, or are ``late`` to die.
+
+    One that waits while it closes its files at its end looks like any sleeper.
+    """
     found = []
     for process in survivors.all:
         with contextlib.suppress(OSError, ValueError):
             stat = Path(f"/proc/{process.pid}/stat").read_bytes()
-            if stat[stat.rindex(b")") + 2 :].split()[0] == b"D":
+            state = stat[stat.rindex(b")") + 2 :].split()[0]
+            if state == b"D" or (process.pid in late and state not in (b"Z", b"X")):
                 found.append(process.pid)
     return found
+
+
+def in_the_kernel(pids: Iterable[int]) -> str:
+    """Processes that no signal ends, and why nothing is started beside them, for people."""
+    named = ", ".join(map(str, pids))
+    return f"pids {named}: killed, but held in the kernel (a file system that does not answer?)"
 
 
 def reap(ended: Callable[[int, int], None]) -> None:

@@ -295,6 +295,7 @@ class Session:
             self._pulse.submit("requests", lambda: read_requests(self._run))
         self._notices.tick(now)
         self._display.stuck = self._pulse.stuck(now)
+        self._display.unkillable = self._carrier.unkillable
         self._around.idle(now)
         self._display.show(now, self._pulse, self._journaler)
         if self._may_stop(now):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from outlast_jobs.locks import Busy, Held, RunLock, read_holder
 from outlast_jobs.rundir import RunDirectory
 
 from . import early
+from .answering import answering
 from .helper import bounded
 from .notify import NoSocket
 from .options import RunOptions
@@ -76,6 +79,13 @@ def _cure(error: OSError) -> str:
 
 
 def _supervise(options: RunOptions) -> int:
+    with contextlib.ExitStack() as beginning:
+        beginning.enter_context(answering(f'"{options.job.run_dir}"'))
+        return _begin(options, beginning.close)
+
+
+def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
+    """Up to the loop everything may wait for the run directory; ``begun`` is called when that is over."""
     job = options.job
     preflight(job)
     run = RunDirectory(Path(job.run_dir))
@@ -99,6 +109,7 @@ def _supervise(options: RunOptions) -> int:
                 f"outlast: warning: the journal has damage, which is passed over: {damage}", file=sys.stderr
             )
         session = Session(options, run, created.run.run_id, lock, known, digests, former)
+        begun()
         return session.run(_opening(created.note, released))
     finally:
         bounded(lock.release, RELEASE_WAIT)  # on a dead disk the kernel does it, when we are gone

@@ -21,6 +21,7 @@ from outlast_supervisor.commands.shared import (
     print_json,
     quiet_option,
     say,
+    tells_waits,
     usage_errors,
 )
 from outlast_supervisor.ledger import answer_to, held_lock, history_of, record
@@ -34,7 +35,7 @@ _Command = Callable[..., Any]
 
 def _asking(command: _Command) -> click.Command:
     """A command that asks one run for something."""
-    command = usage_errors(command)
+    command = usage_errors(tells_waits(command))
     command = json_option(quiet_option(command))
     command = click.option(
         "--wait", type=click.FloatRange(0), default=_WAIT, show_default=True, help="Seconds to wait."

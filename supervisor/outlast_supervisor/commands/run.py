@@ -64,7 +64,10 @@ def run(ctx: click.Context, /, job: str | None, run_dir: str | None, as_json: bo
     JOB is a job file, a folder with a job.yaml in it, or the name of a job that ships with outlast; arguments
     after -- are appended to its command. Without JOB, what follows -- is the command to run.
     """
-    asked = _job(ctx, job, run_dir)
+    from outlast_supervisor.answering import answering
+
+    with answering(f'"{job or run_dir or "."}"'):
+        asked = _job(ctx, job, run_dir)
     extra = rest_of(ctx) if job is not None else ()
     options = RunOptions(job=asked, extra=extra, **flags)
     from outlast_supervisor.supervise import supervise

@@ -81,6 +81,21 @@ def usage_errors(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]
 
 
+def tells_waits(command: Command) -> Command:
+    """Where the file system of what a command is to look at does not answer, say so: it can't be hurried."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        named = kwargs.get("runs") or kwargs.get("dirs") or kwargs.get("run") or "."
+        names = (named,) if isinstance(named, str) else named
+        from outlast_supervisor.answering import answering
+
+        with answering(", ".join(f'"{name}"' for name in names)):
+            return command(*args, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def print_json(value: Any, *, indent: bool = True) -> None:
     """One JSON document on stdout. NaN is written as text, since JSON has none."""
     import json

@@ -19,6 +19,7 @@ from outlast_supervisor.commands.shared import (
     json_option,
     print_json,
     quiet_option,
+    tells_waits,
     usage_errors,
 )
 from outlast_supervisor.living import supervisor_alive
@@ -35,6 +36,7 @@ _REDRAW = 1.0  # seconds between two looks under --watch
 @quiet_option
 @json_option
 @usage_errors
+@tells_waits
 def status(runs: tuple[str, ...], watch: bool, details: bool | None, quiet: bool, as_json: bool) -> None:
     """Show how runs are doing; first of all the steps that would be lost if one died now.
 

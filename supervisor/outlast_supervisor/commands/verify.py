@@ -24,6 +24,7 @@ from outlast_supervisor.commands.shared import (
     json_option,
     print_json,
     quiet_option,
+    tells_waits,
     usage_errors,
 )
 from outlast_supervisor.targets import find_runs, is_run
@@ -47,6 +48,7 @@ class _Folder:
 @quiet_option
 @json_option
 @usage_errors
+@tells_waits
 def verify(dirs: tuple[str, ...], aside: bool, quick: bool, quiet: bool, as_json: bool) -> int:
     """Check every checkpoint against its index or digest and say which are bad and why.
 
