@@ -22,6 +22,7 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "faketime": ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",),
     "loopback disks": ("losetup", "mkfs.ext4", "mkfs.xfs", "mount"),
     "strace": ("strace",),
+    "fuse": ("fusermount3", "/dev/fuse"),
 }
 _TRIES: dict[
     str, tuple[str, ...]
@@ -42,7 +43,7 @@ def missing(*parts: str) -> str:
         f"{part} ({program})"
         for part in parts
         for program in _PROGRAMS[part]
-        if shutil.which(program, path=path) is None and not os.path.isfile(program)
+        if shutil.which(program, path=path) is None and not os.path.exists(program)
     ]
     lacking += [f"{part} (not allowed)" for part in parts if not lacking and not _allowed(part)]
     return ", ".join(lacking)
