@@ -20,7 +20,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 
 torture: $(STAMP)
-	OUTLAST_TORTURE=1 $(BIN)/python -m pytest -q -rP --timeout 1800 -n 2 --dist worksteal tests/faults
+	OUTLAST_TORTURE=1 $(BIN)/python -m pytest -q -rP --timeout 1800 -n 3 --dist worksteal tests/faults  # one waits: the soak
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

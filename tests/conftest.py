@@ -41,13 +41,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _LONG = (
-    ("e2e/test_kill_campaign.py", "e2e/test_term_and_usr1.py", "e2e/test_saves_at_random.py"),
+    (
+        "faults/test_soak.py",  # half an hour, where the whole is asked for
+        *("e2e/test_kill_campaign.py", "e2e/test_term_and_usr1.py", "e2e/test_saves_at_random.py"),
+    ),
     (
         *("e2e/test_hangs.py", "e2e/test_proof24.py", "e2e/test_cadence.py", "e2e/test_optimized.py"),
         *("jobs/test_bytelm.py", "jobs/test_toy.py", "worker/test_reference_recipe.py"),
     ),
 )
-"""Those with tests of 10 s and more. The first all need the reference run, which is made once."""
+"""Those with tests of 10 s and more. The first are those that need the reference run, which is made once."""
 
 
 @pytest.hookimpl(tryfirst=True)
