@@ -117,6 +117,30 @@ def test_trainer_killed(method: str, trainer: type[Trainer]) -> None:
     wait_until(lambda: not run.left(), 3, "everything of the trainer's to end")
 
 
+def test_what_a_killed_trainer_left_is_removed_by_the_next(trainer: type[Trainer]) -> None:
+    """The folder of a killed trainer's sockets is removed by the run's next attempt, and that one's at its end."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+
+        def attempt(number: int, leaving: str, run: str = "a" * 32) -> Trainer:
+            begun = trainer("fork", leaving, TMPDIR=folder, OUTLAST_RUN_ID=run, OUTLAST_ATTEMPT=str(number))
+            begun.word("starting")
+            begun.word("trained")
+            return begun
+
+        for number in (1, 2):
+            killed = attempt(number, "hang")
+            [left] = Path(folder).glob("pymp-*")
+            assert left.name.startswith(f"pymp-aaaaaaaa-{number}-")
+            killed.process.kill()
+            wait_until(lambda killed=killed: not killed.left(), 10, "everything of the trainer's to end")
+        other = attempt(1, "hang", run="b" * 32)  # another run's is left alone
+        assert len(list(Path(folder).glob("pymp-*"))) == 2
+        attempt(3, "saved").process.wait(30)
+        [left] = Path(folder).glob("pymp-*")
+        assert left.name.startswith("pymp-bbbbbbbb-1-")
+        other.process.kill()
+
+
 def test_trainer_killed_while_loaders_start(trainer: type[Trainer]) -> None:
     """Loaders whose trainer is killed while they are being born end as soon as they can look."""
     run = trainer("spawn", "hang")

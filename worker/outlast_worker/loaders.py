@@ -22,6 +22,7 @@ from typing import Any
 import torch.utils.data
 
 from outlast_jobs.contract import Env
+from outlast_worker.scratch import make_temp_dir
 
 _SHIELDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG = 1
@@ -44,8 +45,7 @@ def shielded_signals() -> frozenset[signal.Signals]:
 @contextlib.contextmanager
 def shielded(start_method: str) -> Iterator[None]:
     """Processes started inside are born with the signals blocked, multiprocessing's own helpers included."""
-    # Made here it is inherited, and removed by the trainer; a killed loader could not remove one of its own.
-    multiprocessing.util.get_temp_dir()
+    make_temp_dir()
     blocked = shielded_signals()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
