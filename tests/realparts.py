@@ -28,6 +28,7 @@ _TRIES: dict[
     str, tuple[str, ...]
 ] = {  # a program may be there, and what it does be forbidden, as in a container
     "slurm": ("test", "-w", "/sys/fs/cgroup/freezer"),
+    "strace": ("strace", "-qq", "-o", "/dev/null", "true"),
     "namespaces": ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--uts", "--ipc", "true"),
     "loopback disks": ("losetup", "--find"),
 }

@@ -84,7 +84,7 @@ class Halted:
 
     def traced(self, options: Sequence[str], *, kills: bool) -> Outcome:
         """The save once more, from the same state of the trainer and the disk."""
-        self.reset()
+        self._reset()
         self._number += 1
         mine = f"{self._place}-{self._number}"
         Path(f"{mine}.ask").touch()
@@ -112,7 +112,7 @@ class Halted:
         """Trainer and supervisor die."""
         self.run.close()
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         """Take away what the last try left."""
         for path in self.run.directory.checkpoints.glob(".writing-*/*"):
             shutil.rmtree(path)
