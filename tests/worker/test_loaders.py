@@ -19,6 +19,8 @@ from outlast_worker import loaders
 
 SCRIPT = Path(__file__).parent / "scripts" / "loader_train.py"
 METHODS = ("fork", "spawn", "forkserver")
+AT_ONCE = 4.5
+"""Seconds for an interpreter's end on busy cores: for a loader that does not end by itself torch waits 5."""
 
 
 class Trainer:
@@ -91,7 +93,7 @@ def test_group_signals(method: str, trainer: type[Trainer]) -> None:
     assert run.word("same") == ["True"]
     left_at = float(run.word("leaving")[0])
     assert run.process.wait(10) == 75
-    assert time.monotonic() - left_at < 5
+    assert time.monotonic() - left_at < AT_ONCE
     assert run.errors.read_text() == ""
     wait_until(lambda: not run.left(), 3, "the helpers of multiprocessing to end")
 
@@ -163,7 +165,7 @@ def _leaves(run: Trainer, code: int) -> None:
     run.word("trained")
     left_at = float(run.word("leaving")[0])
     assert run.process.wait(10) == code
-    assert time.monotonic() - left_at < 2
+    assert time.monotonic() - left_at < AT_ONCE
     assert run.left() == []
     said = run.errors.read_text()
     assert said.strip().splitlines()[-1:] == (["LookupError: told to"] if code == 1 else [])
@@ -181,7 +183,7 @@ def test_ends_with_its_owner(leaving: str, said: list[str], trainer: type[Traine
     assert run.word("left" if leaving == "collected" else "alive") == said
     left_at = float(run.word("leaving")[0])
     assert run.process.wait(10) == 0
-    assert time.monotonic() - left_at < 2
+    assert time.monotonic() - left_at < AT_ONCE
     assert run.errors.read_text() == ""
 
 
