@@ -24,7 +24,7 @@ from outlast_jobs.lease import STALE
 
 pytestmark = needs("namespaces", "strace")
 
-ROUNDS = scaled(2, 20)
+ROUNDS = scaled(2, 10)
 # as on a file system that knows no flock
 NO_FLOCK = ("strace", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=flock")
 NO_FLOCK += ("-e", "inject=flock:error=ENOLCK")
