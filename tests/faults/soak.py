@@ -77,19 +77,20 @@ class Scale:
 class Soak:
     """Strikes one run until its time is over, keeps it started, and lets it finish."""
 
-    def __init__(self, folder: Path, scale: Scale, dice: random.Random) -> None:
+    def __init__(self, folder: Path, short: Path, scale: Scale, dice: random.Random) -> None:
         self.scale = scale
         self.dice = dice
         self.struck: Counter[str] = Counter()
         self.in_a_save = 0
         self.starts = 0
         self._settings: dict[str, Any] = {"save": {"every_steps": scale.every}, "keep": {"last": 2}}
-        sockets = folder / "sockets"
-        sockets.mkdir(parents=True)
-        env = {"XDG_RUNTIME_DIR": str(sockets)}
+        outside = {"XDG_RUNTIME_DIR": short / "sockets", "TMPDIR": short / "tmp"}
+        for path in outside.values():
+            path.mkdir()
+        env = {name: str(path) for name, path in outside.items()}
         job = scale.job(step_seconds=scale.step_seconds, **self._settings)
         self.run = Run(folder / "soak", job, env=env)
-        self.watch = Watch(self.run.directory.path, (sockets,), scale.seconds / 120)
+        self.watch = Watch(self.run.directory.path, tuple(outside.values()), scale.seconds / 120)
         self.supervisor = self._start()
 
     def suffer(self) -> None:
