@@ -20,7 +20,7 @@ from tests.realparts import needs
 from outlast_jobs.rundir import RunDirectory
 
 pytestmark = needs("strace")
-SAMPLE = 10
+SAMPLE = 8
 CHANGING = {"write", "openat", "mkdir", "rename", "renameat", "renameat2", "unlink", "unlinkat", "fsync"}
 
 

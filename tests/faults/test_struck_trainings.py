@@ -16,7 +16,7 @@ from tests.faults.training import SAVES, STEPS, End, Halted, Yard, all_whole, re
 from tests.realparts import needs
 
 pytestmark = needs("strace")
-KILLS, RESUMES = 12, 2
+KILLS, RESUMES = 12, 1
 OPERATIONS = ("claim", "prune", "quarantine", "journal append", "status write", "start", "request", "sweep")
 
 
@@ -78,7 +78,7 @@ def test_killed_in_what_its_supervisor_does_a_training_comes_to_the_same_end(
     halted.close()
     forked, dice, number = Forked(), chance("supervisor"), 0
     try:
-        for operation in scaled(dice.sample(OPERATIONS, 3), OPERATIONS):
+        for operation in scaled(dice.sample(OPERATIONS, 2), OPERATIONS):
             stage = of_run(cut.directory, tmp_path / operation / "stage", operation)
             found = stage.listed(forked, tmp_path / operation / "whole")
             for point in dice.sample(found, min(scaled(1, 8), len(found))):
