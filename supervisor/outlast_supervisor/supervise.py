@@ -99,7 +99,7 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
                 raise Refused(ExitCode.BUSY, str(overtaken)) from None
         known = read_history(run) if run.journal.is_dir() else History()
         digests = digests_of(job)
-        _refuse_done(known, digests)
+        _refuse_done(run, known, digests)
         released = _refuse_held(known, digests, options)
         if released:
             known = known.released()
@@ -208,8 +208,9 @@ def _end_holder(run: RunDirectory, busy: Busy, grace: float) -> None:
             return
 
 
-def _refuse_done(known: History, digests: dict[str, str]) -> None:
+def _refuse_done(run: RunDirectory, known: History, digests: dict[str, str]) -> None:
     if known.done is not None and known.done.command_digest == digests["command_digest"]:
+        run.sweep()  # what its last supervisor could not delete, nobody else would
         raise Refused(
             ExitCode.DONE, "already complete; begin anew with --fresh, or change the command to go on"
         )
