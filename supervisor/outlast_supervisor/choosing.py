@@ -49,9 +49,10 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
 
 
 def _said(error: OSError | Fenced) -> str:
-    if isinstance(error, Fenced) or not error.strerror or not error.filename:
+    if isinstance(error, Fenced) or not error.strerror:
         return str(error)
-    return f'{error.strerror}: "{error.filename}"; make room or give access'
+    place = f': "{error.filename}"' if error.filename else ""
+    return f"{error.strerror}{place}; make room or give access"
 
 
 def _claimed(desk: Desk, wanted: int) -> int:

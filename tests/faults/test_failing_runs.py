@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import MakeRun
 from tests.e2e.faulty import plain
-from tests.e2e.harness import Run
+from tests.e2e.harness import Run, Supervisor, children
 from tests.faults.scale import chance, scaled, told
 from tests.realparts import needs
 
@@ -34,6 +35,7 @@ WHEN = ("1", "2", "3..5", "4+", "2+3", "9+7")
 """Which calls of a name in each thread: the first, the second, some in a row, all from the fourth, every so many."""
 STEPS = 40
 _PATIENCE = 120.0
+_WAITED = 45.0
 
 
 @dataclass(frozen=True)
@@ -45,24 +47,24 @@ class Failing:
     when: str
 
     def wrapper(self, run: Run) -> tuple[str, ...]:
-        """The strace that fails calls on what lies in the run directory, and those alone."""
+        """The strace that fails calls on what lies in the run directory."""
         place = run.directory
         folders = [place.path, place.journal, place.checkpoints, place.logs, place.metrics, place.requests]
         files = [place.status_json, place.job_yaml, place.run_json]
         writing = [place.checkpoints / f".writing-{attempt:04d}" for attempt in (1, 2, 3)]
         within = [w / f"step-{step:09d}.a0001" for w in writing[:1] for step in range(10, STEPS + 1, 10)]
-        paths = [
-            word
-            for path in [*folders, *files, *writing, *within, *self._journals(run)]
-            for word in ("-P", str(path))
-        ]
+        paths = [*folders, *files, *writing, *within, *self._journals(run)]
+        # a new name is not known before, so calls that nothing but a run makes are failed wherever they are
+        only = (
+            [word for path in paths for word in ("-P", str(path))] if self.call in ("write", "open") else []
+        )
         what = [
             "-e",
             f"trace={CALLS[self.call]}",
             "-e",
             f"inject={CALLS[self.call]}:error={self.error}:when={self.when}",
         ]
-        return ("strace", "-f", "-qq", "--seccomp-bpf", "-o", str(run.folder / "trace"), *paths, *what, "--")
+        return ("strace", "-f", "-qq", "--seccomp-bpf", "-o", str(run.folder / "trace"), *only, *what, "--")
 
     def _journals(self, run: Run) -> list[Path]:
         from outlast_jobs.identity import hostname
@@ -94,6 +96,17 @@ def litter(run: Run) -> set[str]:
     return {p.name for p in found if p != newest or not p.name.startswith(".writing-") or any(p.iterdir())}
 
 
+def end_of(supervisor: Supervisor) -> int:
+    """Its exit code; one that waits for the disk, and says so, is told to stop."""
+    try:
+        return supervisor.wait(_WAITED)
+    except TimeoutError:
+        assert "looking again in" in supervisor.output, supervisor.run.report()
+        for pid in children(supervisor.pid):  # of strace
+            os.kill(pid, signal.SIGTERM)
+        return supervisor.wait()
+
+
 DRAWN = scaled(chance("failing runs").sample(every(), 4), every())
 
 
@@ -103,8 +116,9 @@ def test_a_run_on_a_failing_disk_is_carried_on(make_run: MakeRun, failing: Faili
     restart = {"without_progress": 4, "waiting": "0s", "backoff": "10ms..50ms"}
     command = ["{python}", "{scripts}/sealing.py", str(STEPS), "10", "0.002"]
     run = make_run({"command": command, "restart": restart})
+    run.directory.create()  # or what fails first would be that, which is tried apart
     first = run.start(wrapper=failing.wrapper(run))
-    code = first.wait(_PATIENCE)
+    code = end_of(first)
     assert "Traceback" not in first.output, run.report()
     assert code in (ExitCode.DONE, ExitCode.HELD, ExitCode.CANNOT_WRITE, ExitCode.SAVED), run.report()
     if code != ExitCode.DONE:

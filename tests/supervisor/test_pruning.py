@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -94,3 +95,23 @@ def test_what_a_deletion_left_goes_with_the_next_one(desk: Desk) -> None:
     assert prune(desk, JOB, None) == []
     assert left(desk) == {newest}
     assert not trash.exists()
+
+
+def test_a_deletion_that_fails_once_is_done_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is dropped is gone though a call failed; one that goes on failing is told, and what is kept stays."""
+    first, second, third = (sealed(desk, step, 1) for step in (10, 20, 30))
+    real, failures = os.unlink, [errno.EIO]
+
+    def fails(*args: Any, **kwargs: Any) -> None:
+        if failures:
+            raise OSError(failures.pop(), "fails")
+        real(*args, **kwargs)
+
+    monkeypatch.setattr(os, "unlink", fails)
+    assert sorted(prune(desk, JOB, None)) == [first, second]
+    assert sorted(os.listdir(desk.run.checkpoints)) == [".writing-0001", third]
+    newest = sealed(desk, 40, 1)
+    failures += [errno.EIO] * 99
+    with pytest.raises(OSError, match="fails"):
+        prune(desk, JOB, None)
+    assert left(desk) == {newest}

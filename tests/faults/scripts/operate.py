@@ -35,6 +35,8 @@ from outlast_supervisor.startup import write_job
 JOB: Job = msgspec.structs.replace(job_from_command(["true"], None, Path("/")), keep=Keep(last=1))
 SINGLE = "mine/ckpt.pt"  # where no supervisor clears up
 TRIES = 5
+AGAIN = "again"
+"""Said of what is to be tried once more, and is not done."""
 
 
 def done(*words: object) -> None:
@@ -154,6 +156,8 @@ def start(run: RunDirectory, run_id: str) -> None:
     found = choose(desk, JOB, Choose(run.highest_attempt() + 1, False, False, False), None)
     if isinstance(found, ev.Chosen):
         done("chosen", found.name, found.attempt)
+    elif isinstance(found, ev.ChooseFailed):
+        done(AGAIN, found.reason)
     write_job(run, JOB)
     marks.end()
 
