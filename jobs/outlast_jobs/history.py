@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -23,7 +24,12 @@ from outlast_jobs.history_model import (
     Verified,
 )
 from outlast_jobs.journal import Record, iter_journal
-from outlast_jobs.pacing import Past
+from outlast_jobs.pacing import COSTS_KEPT, Past
+from outlast_jobs.record_values import floating as _float
+from outlast_jobs.record_values import is_stat as _is_stat
+from outlast_jobs.record_values import mapping as _mapping
+from outlast_jobs.record_values import text as _text
+from outlast_jobs.record_values import whole as _int
 from outlast_jobs.rundir import RunDirectory
 
 __all__ = [
@@ -71,6 +77,8 @@ class _Replay:
         self.opened: Record | None = None  # of the attempt that is open
         self.newest: Record | None = None
         self.past = Past()
+        self.costs: deque[float] = deque(maxlen=COSTS_KEPT)
+        self.step: int | None = None  # the newest that the open attempt sealed
         self.sealed: dict[str, Sealed] = {}
         self.verified: dict[str, Verified] = {}
         self.quarantined: dict[str, Quarantined] = {}
@@ -92,6 +100,7 @@ class _Replay:
     def result(self, running: bool) -> History:
         if not running:
             self.close_open()
+        self.note_step()
         return replace(
             self.values,
             attempts=tuple(self.attempts[number] for number in sorted(self.attempts)),
@@ -102,11 +111,18 @@ class _Replay:
             answers=self.answers,
             pins=frozenset(self.pins),
             sick_steps=frozenset(self.sick_steps),
-            past=self.past,
+            past=self.past.saved(*self.costs),
         )
+
+    def note_step(self) -> None:
+        """Make what was sealed the last step known of the open attempt: once, since seals are many."""
+        if self.open is not None and self.step is not None:
+            self.attempts[self.open] = replace(self.attempts[self.open], step=self.step)
+        self.step = None
 
     def close_open(self) -> None:
         """An attempt that is followed by something, and not by its end, vanished."""
+        self.note_step()
         if self.open is not None:
             lost = self.attempts[self.open]
             self.attempts[self.open] = replace(lost, outcome=VANISHED, reason="previous attempt vanished")
@@ -178,6 +194,7 @@ def _attempt_started(state: _Replay, record: Record) -> None:
 
 
 def _attempt_attached(state: _Replay, record: Record) -> None:
+    state.note_step()
     known = state.attempt(record)
     if known is not None and known.attached is None:  # the first of several ranks
         restored = _text(record.data, "restored")
@@ -186,6 +203,7 @@ def _attempt_attached(state: _Replay, record: Record) -> None:
 
 def _attempt_ended(state: _Replay, record: Record) -> None:
     data = record.data
+    state.note_step()
     if (known := state.attempt(record)) is None:
         return
     number = known.number
@@ -214,9 +232,9 @@ def _sealed(state: _Replay, record: Record) -> None:
     step, seconds = _int(data, "step"), _float(data, "seconds")
     state.sealed[name] = Sealed(step, _int(data, "bytes"), seconds, record.wall)
     if seconds is not None:
-        state.past = state.past.saved(seconds)
+        state.costs.append(seconds)
     if state.open is not None and step is not None:
-        state.attempts[state.open] = replace(state.attempts[state.open], step=step)
+        state.step = step
 
 
 def _verified(state: _Replay, record: Record) -> None:
@@ -363,27 +381,3 @@ _TABLE: Mapping[str, Callable[[_Replay, Record], None]] = {
     events.DRIFT: _drift,
     events.ANSWERED: _answered,
 }
-
-
-def _text(data: Mapping[str, Any], key: str) -> str | None:
-    value = data.get(key)
-    return value if isinstance(value, str) else None
-
-
-def _int(data: Mapping[str, Any], key: str) -> int | None:
-    value = data.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _float(data: Mapping[str, Any], key: str) -> float | None:
-    value = data.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _mapping(data: Mapping[str, Any], key: str) -> dict[str, Any] | None:
-    value = data.get(key)
-    return value if isinstance(value, dict) else None
-
-
-def _is_stat(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(type(item) is int for item in value)

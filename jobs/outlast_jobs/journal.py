@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -140,12 +141,30 @@ def read_journal(run: RunDirectory) -> Journal:
     return Journal(records, tuple(damage))
 
 
-def iter_journal(run: RunDirectory, damage: list[str]) -> Iterator[Record]:
-    """The same, holding one record at a time; what could not be read is added to ``damage`` on the way."""
+def journal_end(run: RunDirectory) -> dict[str, int]:
+    """Where each life's file ends by now, by its name: from there on is new what `iter_journal` may be asked for."""
+    found: dict[str, int] = {}
+    for _, _, path in _files(run):
+        with contextlib.suppress(OSError):
+            found[path.name] = path.stat().st_size
+    return found
+
+
+def iter_journal(
+    run: RunDirectory, damage: list[str], since: Mapping[str, int] | None = None
+) -> Iterator[Record]:
+    """The same, holding one record at a time; what could not be read is added to ``damage`` on the way.
+
+    With ``since``, an earlier `journal_end`, only what was written after it, and a little of what was before: a
+    failed write that is taken back makes a file shorter. Numbers of lines then count from there.
+    """
     for life, _, path in _files(run):
         notes = _Notes(path, damage)
         try:
             with os.fdopen(durable.open_regular(path), "rb") as file:
+                if since is not None and (start := since.get(path.name, 0) - LINE_LIMIT) > 0:
+                    file.seek(start)
+                    file.readline(LINE_LIMIT)  # most likely the end of a line
                 yield from _records(file, life, notes)
         except FileNotFoundError:
             continue

@@ -99,13 +99,14 @@ def _must_stay(
     newest_first: Sequence[Gen], verified: Sequence[Gen], pinned: Collection[str], resumed_from: str | None
 ) -> dict[GenerationName, str]:
     reasons: dict[GenerationName, list[str]] = {}
+    healthy = next((good.name for good in verified if good.healthy), None)
     for gen in newest_first:
         why = reasons.setdefault(gen.name, [])
         if verified and gen.name > verified[0].name:
             why.append("newer than the newest verified")
         if verified and gen.name == verified[0].name:
             why.append("newest verified")
-        if gen.name == next((good.name for good in verified if good.healthy), None):
+        if gen.name == healthy:
             why.append("newest healthy")
         if str(gen.name) in pinned:
             why.append("pinned")

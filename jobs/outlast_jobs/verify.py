@@ -51,7 +51,8 @@ def scan(checkpoints: Path) -> list[Path]:
     A symbolic link of such a name is listed too, so that it is found out and not just overlooked.
     """
     named = [(name, entry) for entry in _entries(checkpoints) if (name := GenerationName.parse(entry))]
-    return [checkpoints / entry for _, entry in sorted(named, reverse=True)]
+    named.sort(key=lambda found: (found[0].attempt, found[0].step, found[0].final), reverse=True)
+    return [checkpoints / entry for _, entry in named]
 
 
 def set_aside(checkpoints: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from outlast_jobs.beneath import open_beneath, require_folder
 from outlast_jobs.claim import newest_claim
 from outlast_jobs.errors import NotRegular
 from outlast_jobs.failure import signature_from_log
-from outlast_jobs.generation import GenerationName
+from outlast_jobs.generation import INDEX, GenerationName
 from outlast_jobs.jobfile import Job
 from outlast_jobs.rundir import RunDirectory
 
@@ -41,6 +41,8 @@ class Desk:
     record: Record
     remembered: dict[str, verify.FileStats] = field(default_factory=dict)
     pinned: set[str] = field(default_factory=set)
+    # what retention needs of a generation that was looked at, and the stat of its index by then
+    looked: dict[str, tuple[list[int], retention.Gen]] = field(default_factory=dict)
     bad: set[str] = field(default_factory=set)  # found corrupt; never chosen, even where renaming fails
     claimed: int = 0  # the attempt that this supervisor claimed the checkpoints for
     claiming: int = 0  # the highest attempt that it tried to claim them for, done or not
@@ -94,10 +96,14 @@ def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
     durable.empty_trash(desk.run.checkpoints)  # what a deletion could not remove would keep its room
     gens: list[retention.Gen] = []
     complete = True
+    found, healthy_one = 0, False  # of those that were looked at now, and are whole
     paths = verify.scan(desk.run.checkpoints)
     if len(paths) <= job.keep.last and job.keep.max_bytes is None:
         return []  # the policy keeps as many without asking what they are
     for path in paths:
+        if found >= job.keep.last and healthy_one and (known := _looked_before(desk, path)) is not None:
+            gens.append(known)
+            continue
         finding = verify.look(path, desk.run_id, full=False, remembered=desk.remembered.get(path.name))
         if finding.verdict is verify.Verdict.UNREADABLE:
             complete = False
@@ -105,14 +111,34 @@ def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
             continue
         healthy = finding.index is not None and finding.index.healthy
         gens.append(retention.Gen(finding.name, finding.full, healthy, finding.bytes))
+        if finding.full:
+            found, healthy_one = found + 1, healthy_one or healthy
+            desk.looked[path.name] = (list(finding.stats[INDEX]), gens[-1])
     plan = retention.plan(gens, job.keep, desk.pinned, resumed_from, complete)
     for name, reason in plan.drop:
         desk.record(journal.DROPPED, {"generation": name, "reason": reason})
         durable.discard(desk.run.checkpoints / name, desk.run.checkpoints)
         desk.remembered.pop(name, None)
+        desk.looked.pop(name, None)
     if plan.drop and (error := durable.empty_trash(desk.run.checkpoints)) is not None:
         raise error
     return [name for name, _ in plan.drop]
+
+
+def _looked_before(desk: Desk, path: Path) -> retention.Gen | None:
+    """What is known of an older generation whose index nobody has touched since it was looked at.
+
+    To look at each of thousands at each save would take seconds. Those that a resume could need, the newest, are
+    looked at each time.
+    """
+    stat, gen = desk.looked.get(path.name, (None, None))
+    if stat is None or path.name not in desk.remembered:
+        return None
+    try:
+        found = os.stat(f"{path}/{INDEX}", follow_symlinks=False)
+    except OSError:
+        return None
+    return gen if [found.st_ino, found.st_ctime_ns, found.st_size] == stat else None
 
 
 def examine(desk: Desk, attempt: int) -> ev.Examined:

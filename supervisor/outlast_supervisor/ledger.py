@@ -20,10 +20,25 @@ def history_of(run: RunDirectory) -> History:
     return read_history(run)
 
 
-def answer_to(run: RunDirectory, request: str) -> tuple[bool, str] | None:
-    """Whether a request was granted, and in what words; None while nobody has answered."""
-    found = history_of(run).answers.get(request)
+def answer_to(
+    run: RunDirectory, request: str, since: Mapping[str, int] | None = None
+) -> tuple[bool, str] | None:
+    """Whether a request was granted, and in what words; None while nobody has answered.
+
+    ``since`` is where the journal ended before it was asked: a journal may be long, and what is new of it is not.
+    """
+    from outlast_jobs.history import replay
+    from outlast_jobs.journal import iter_journal
+
+    found = replay(iter_journal(run, [], since), running=True).answers.get(request)
     return (found.ok, found.text) if found is not None else None
+
+
+def journal_end(run: RunDirectory) -> dict[str, int]:
+    """Where the journal ends by now."""
+    from outlast_jobs.journal import journal_end
+
+    return journal_end(run)
 
 
 @contextmanager

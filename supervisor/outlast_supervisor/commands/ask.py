@@ -24,7 +24,7 @@ from outlast_supervisor.commands.shared import (
     tells_waits,
     usage_errors,
 )
-from outlast_supervisor.ledger import answer_to, held_lock, history_of, record
+from outlast_supervisor.ledger import answer_to, held_lock, history_of, journal_end, record
 from outlast_supervisor.living import is_supervised
 from outlast_supervisor.targets import find_run
 
@@ -112,10 +112,11 @@ def _ask(
             f'cannot {verb} "{run.path}": no supervisor has this run; start it with "outlast run"', 1
         )
     try:
+        since = journal_end(run)
         request = write_request(run, verb, args, _who())
     except OSError as error:
         raise Failed(f'cannot ask for {verb} in "{run.requests}": {error.strerror or error}', 73) from error
-    answer = _wait(run, request, wait)
+    answer = _wait(run, request, wait, since)
     if answer is None:
         if as_json:
             print_json({"id": request, "ok": None, "text": "not answered in time"})
@@ -125,14 +126,16 @@ def _ask(
     return _told(request, *answer, quiet, as_json)
 
 
-def _wait(run: RunDirectory, request: str, seconds: float) -> tuple[bool, str] | None:
+def _wait(
+    run: RunDirectory, request: str, seconds: float, since: Mapping[str, int]
+) -> tuple[bool, str] | None:
     deadline = time.monotonic() + seconds
     while True:
         # The request goes when it is answered; until then the journal need not be read.
-        if not (run.requests / f"{request}.json").exists() and (answer := answer_to(run, request)):
+        if not (run.requests / f"{request}.json").exists() and (answer := answer_to(run, request, since)):
             return answer
         if time.monotonic() >= deadline:
-            return answer_to(run, request)
+            return answer_to(run, request, since) or answer_to(run, request)
         time.sleep(_LOOK)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
-from .books import Books, JobState, Places, read_books
+from .books import Books, Places, read_books
 from .model import State
 
 _SHOWN = (State.QUEUED, State.WAITING, State.ELSEWHERE, State.REFUSED, State.STOPPING)
@@ -26,14 +25,10 @@ def run_dirs(books: Books) -> list[Path]:
 def roster(books: Books) -> list[str]:
     """A line for each job file that waits or is refused, and one for the folder where that matters."""
     rows = [(file, job) for file, job in sorted(books.jobs.items()) if job.state in _SHOWN]
-    lines = [_line(file, job, rows) for file, job in rows]
+    width = max((len(file) for file, _ in rows), default=0)
+    lines = [f"{file:<{width}}  {job.state}: {job.reason}" for file, job in rows]
     if books.draining:
         lines.insert(0, 'drained: nothing starts until "outlast drain --resume"')
     if books.trouble:
         lines.insert(0, books.trouble)
     return lines
-
-
-def _line(file: str, job: JobState, rows: Sequence[tuple[str, JobState]]) -> str:
-    width = max(len(name) for name, _ in rows)
-    return f"{file:<{width}}  {job.state}: {job.reason}"
