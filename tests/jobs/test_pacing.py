@@ -11,7 +11,10 @@ from bench.traces import events, outages, sizes, states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outlast_jobs import events as journal_events
 from outlast_jobs.ending import Kind
+from outlast_jobs.history import replay
+from outlast_jobs.journal import Record
 from outlast_jobs.pacing import (
     COSTS_KEPT,
     PRIOR_ENDS,
@@ -26,8 +29,9 @@ from outlast_jobs.pacing import (
 HOUR = 3600.0
 LOSES = (Kind.CRASHED, Kind.CRASHED_PROGRESS, Kind.HUNG, Kind.SICK, VANISHED)
 seconds = st.floats(0, 1e7)
+# counts that are forgotten at this rate never exceed 47
 pasts = st.builds(
-    Past, st.floats(0, 1e9), st.floats(0, 50), st.floats(0, 50), st.lists(st.floats(0, 1e4)).map(tuple)
+    Past, st.floats(0, 1e9), st.floats(0, 23), st.floats(0, 23), st.lists(st.floats(0, 1e4)).map(tuple)
 )
 
 
@@ -126,6 +130,32 @@ def test_one_stuck_disk_does_not_move_the_cost() -> None:
     assert cost_of_a_save(past) == 2.0
     assert len(past.saved(*[9.0] * 500).costs) == COSTS_KEPT
     assert cost_of_a_save(past.saved(*[9.0] * COSTS_KEPT)) == 9.0
+
+
+def told(seq: int, mono: float, event: str, *, boot: str = "b", **data: object) -> Record:
+    """A record of the journal; its wall clock stands still, so that nothing can go by it."""
+    return Record(seq, 1e9, mono, boot, 1, "h", event, dict(data))
+
+
+def test_the_past_is_what_the_journal_says_by_the_monotonic_clock() -> None:
+    """Saves, the up-time of attempts that attached, and how they ended; of one that vanished up to its last record."""
+    history = replay(
+        [
+            told(1, 0, journal_events.ATTEMPT_STARTED, attempt=1),
+            told(2, 2, journal_events.ATTEMPT_ATTACHED, attempt=1),
+            told(3, 50, journal_events.SEALED, generation="step-000000009.a0001", step=9, seconds=1.5),
+            told(4, 60, journal_events.ATTEMPT_ENDED, attempt=1, outcome="saved", by="restart"),
+            told(5, 60, journal_events.ATTEMPT_STARTED, attempt=2),
+            told(6, 90, journal_events.ATTEMPT_ENDED, attempt=2, outcome="crashed"),
+            told(7, 100, journal_events.ATTEMPT_STARTED, attempt=3),
+            told(8, 101, journal_events.ATTEMPT_ATTACHED, attempt=3),
+            told(9, 140, journal_events.SEALED, generation="step-000000019.a0003", step=19, seconds=2.5),
+            told(10, 5, journal_events.SUPERVISOR_STARTED, boot="c"),
+        ]
+    )
+    expected = Past().ended(60, Kind.SAVED, "restart").ended(40, VANISHED, None).saved(1.5, 2.5)
+    assert history.past == expected
+    assert history.attempts[-1].step == 19
 
 
 @pytest.mark.parametrize("name", sorted(synthetic()))
