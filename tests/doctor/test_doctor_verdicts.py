@@ -7,11 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from outlast_jobs import pacing
 from outlast_jobs.filesystem import Filesystem
-from outlast_jobs.jobfile import Job, Keep, Stop
-from outlast_supervisor.doctor import disk, in_slurm, in_systemd, interpreter, lead, machine
+from outlast_jobs.jobfile import Job, Keep, Save, Stop
+from outlast_jobs.units import format_duration
+from outlast_supervisor.doctor import disk, in_slurm, in_systemd, interpreter, lead, machine, state
 from outlast_supervisor.doctor.line import Line, answer, failure, ok, undecided, warning
 from outlast_supervisor.doctor.past import Past, p95
 
@@ -210,6 +213,19 @@ def test_whose_python_a_command_runs(command: tuple[str, ...], first_line: str, 
     job = Job(name="j", command=command, workdir="/w")
     found = interpreter.words_of(job, first_line)
     assert (found[0] if found else None) == words
+
+
+def test_an_automatic_cadence_is_told_as_it_would_be_now() -> None:
+    """What a kill costs follows from the run's past, and saves that are dear but worth it bring no warning."""
+    job = msgspec.structs.replace(JOB, save=Save(every="auto"))
+    rough = pacing.Past(up=400_000.0, lost=40.0, costs=(2000.0,))
+    lines = list(state.cost(SimpleNamespace(status=None), job, Past(save=2000.0, paced=rough)))  # type: ignore[arg-type]
+    assert levels(lines) == ["ok"]
+    wanted = pacing.automatic(rough, job.save.between).seconds
+    assert job.save.between[0] < wanted < job.save.between[1]
+    assert format_duration(round(wanted, 1)) in lines[0].text
+    fixed = msgspec.structs.replace(JOB, save=Save(every_seconds=wanted))
+    assert "warning" in levels(state.cost(SimpleNamespace(status=None), fixed, Past(save=2000.0)))  # type: ignore[arg-type]
 
 
 def test_the_95th_percentile() -> None:

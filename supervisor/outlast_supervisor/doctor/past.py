@@ -8,6 +8,7 @@ import os
 
 from msgspec import Struct
 
+from outlast_jobs import pacing
 from outlast_jobs.cadence import DOUBLED
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.generation import GenerationName
@@ -29,6 +30,7 @@ class Past(Struct, frozen=True):
     files: int | None = None
     there: int = 0  # generations on disk
     up: float | None = None  # mean time from an attempt's start to its end
+    paced: pacing.Past = pacing.Past()  # what an automatic cadence goes by
 
     @property
     def need(self) -> float | None:
@@ -56,6 +58,7 @@ def past(run: RunDirectory, known: History) -> Past:
         files=max(files, default=None),
         there=len(names),
         up=measured(known)[1],
+        paced=known.past,
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from outlast_jobs.history import History
 from outlast_jobs.jobfile import Job
+from outlast_jobs.pacing import automatic
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.units import format_duration
 from outlast_jobs.verify import Verdict, look, scan
@@ -114,7 +115,7 @@ def cost(state: State, job: Job, past: Past) -> Iterator[Line]:
     else:
         yield ok("kill", f"while it runs it costs {told}")
     cap = None if past.save is None else 10 * past.save
-    if cap is not None and every < cap:
+    if cap is not None and every < cap and not job.save.auto:  # which weighs that against what is lost
         yield warning(
             "kill",
             f"saves take {past.save:.2g} s each and come every {format_duration(round(every, 1))}",
@@ -125,7 +126,7 @@ def cost(state: State, job: Job, past: Past) -> Iterator[Line]:
 def _cadence(job: Job, past: Past) -> float | None:
     """The most seconds between two saves, None where only steps count and how long they take is not known."""
     if job.save.auto:
-        return job.save.between[1]
+        return automatic(past.paced, job.save.between).seconds
     found = [job.save.every_seconds] if job.save.every_seconds is not None else []
     if job.save.every_steps is not None and past.step is not None:
         found.append(job.save.every_steps * past.step)
