@@ -231,8 +231,9 @@ def _sealed(state: _Replay, record: Record) -> None:
         return
     step, seconds = _int(data, "step"), _float(data, "seconds")
     state.sealed[name] = Sealed(step, _int(data, "bytes"), seconds, record.wall)
-    if seconds is not None:
-        state.costs.append(seconds)
+    cost = _float(data, "cost")
+    if cost is not None or seconds is not None:
+        state.costs.append(cost if cost is not None else seconds or 0.0)
     if state.open is not None and step is not None:
         state.step = step
 

@@ -102,7 +102,7 @@ def _past(ledger: Ledger, ending: Ending | None, kind: str, by: str | None) -> P
     if ending is None:
         return ledger.past
     live = ending.live
-    past = ledger.past.saved(*live.saves)
+    past = ledger.past.saved(*live.costs)
     return past.ended(ending.ended_at - live.started_at, kind, by) if live.attached else past
 
 

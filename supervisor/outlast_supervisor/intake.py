@@ -149,7 +149,13 @@ def _facts(fields: Mapping[str, str], step: int | None) -> list[ev.Event]:
     found: list[ev.Event] = []
     if (name := fields.get(Field.SEALED)) is not None and step is not None:
         found.append(
-            ev.Sealed(name, step, _count(fields.get(Field.BYTES)) or 0, _seconds(fields.get(Field.SECONDS)))
+            ev.Sealed(
+                name,
+                step,
+                _count(fields.get(Field.BYTES)) or 0,
+                _seconds(fields.get(Field.SECONDS)),
+                _seconds(fields[Field.COST]) if Field.COST in fields else None,
+            )
         )
     elif not fields.keys() & _NO_REPORTS and (step is not None or Field.PHASE in fields):
         total = _count(fields.get(Field.TOTAL))

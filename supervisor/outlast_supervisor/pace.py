@@ -20,5 +20,5 @@ def interval(between: tuple[float, float], ledger: Ledger, live: Live | None) ->
     """The automatic interval, and why it is that."""
     past = ledger.past
     if live is not None:
-        past = past.saved(*live.saves).lived(live.sealed_at - live.started_at)
+        past = past.saved(*live.costs).lived(live.sealed_at - live.started_at)
     return automatic(past, between)

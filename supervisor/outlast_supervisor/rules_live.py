@@ -201,11 +201,9 @@ def take_in(
     event: ev.Sealed, live: Live, ledger: Ledger, sealed_at: float
 ) -> tuple[Live, Ledger, tuple[Action, ...]]:
     """A generation is sealed: what is known from now on, and what has to be done."""
+    data = {"generation": event.name, "step": event.step, "bytes": event.written, "seconds": event.seconds}
     actions: list[Action] = [
-        Note(
-            journal.SEALED,
-            {"generation": event.name, "step": event.step, "bytes": event.written, "seconds": event.seconds},
-        ),
+        Note(journal.SEALED, data if event.cost is None else {**data, "cost": event.cost}),
         Verify(event.name),
     ]
     actions += [Answer(r, True, f"saved {event.name}") for r in live.save_requests]
@@ -224,6 +222,7 @@ def take_in(
         save_requests=(),
         asked_at=None,
         saves=(*live.saves, event.seconds)[-SAVES_KEPT:],
+        costs=(*live.costs, event.seconds if event.cost is None else event.cost)[-SAVES_KEPT:],
     )
     return live, replace(ledger, unprotected="", violation=""), tuple(actions)
 

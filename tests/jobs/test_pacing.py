@@ -149,7 +149,15 @@ def test_the_past_is_what_the_journal_says_by_the_monotonic_clock() -> None:
             told(6, 90, journal_events.ATTEMPT_ENDED, attempt=2, outcome="crashed"),
             told(7, 100, journal_events.ATTEMPT_STARTED, attempt=3),
             told(8, 101, journal_events.ATTEMPT_ATTACHED, attempt=3),
-            told(9, 140, journal_events.SEALED, generation="step-000000019.a0003", step=19, seconds=2.5),
+            told(
+                9,
+                140,
+                journal_events.SEALED,
+                generation="step-000000019.a0003",
+                step=19,
+                seconds=9.0,
+                cost=2.5,
+            ),
             told(10, 5, journal_events.SUPERVISOR_STARTED, boot="c"),
         ]
     )

@@ -114,6 +114,22 @@ def test_no_message_raises(intake: Intake, trainer: int, fields: dict[str, str])
     assert all(isinstance(event, ev.Event) for event in intake.events(Message(trainer, fields)))
 
 
+def test_a_seal_tells_what_the_save_cost_where_that_is_less_than_its_time(
+    intake: Intake, trainer: int
+) -> None:
+    """Without the field all of the save's time was lost to the training; with it that much."""
+    intake.events(Message(trainer, {"READY": "1"}))
+    fields = {
+        "X_OUTLAST_STEP": "8",
+        "X_OUTLAST_SEALED": "g",
+        "X_OUTLAST_SECONDS": "2.5",
+        "X_OUTLAST_BYTES": "9",
+    }
+    assert intake.events(Message(trainer, fields)) == [ev.Sealed("g", 8, 9, 2.5, None)]
+    cheap = {**fields, "X_OUTLAST_COST": "0.25"}
+    assert intake.events(Message(trainer, cheap)) == [ev.Sealed("g", 8, 9, 2.5, 0.25)]
+
+
 def test_another_protocol_is_refused_by_name(intake: Intake, trainer: int) -> None:
     """A library of another version ends the attempt with both versions named."""
     (refused,) = intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "9"}))
