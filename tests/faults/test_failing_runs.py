@@ -121,6 +121,8 @@ def test_a_run_on_a_failing_disk_is_carried_on(make_run: MakeRun, failing: Faili
     code = end_of(first)
     assert "Traceback" not in first.output, run.report()
     assert code in (ExitCode.DONE, ExitCode.HELD, ExitCode.CANNOT_WRITE, ExitCode.SAVED), run.report()
+    died = "cannot write the run directory" in first.output
+    assert not (died and run.attempts()), f"the supervisor died under its worker\n{run.report()}"
     if code != ExitCode.DONE:
         assert re.search(r"cannot|could not|unprotected", first.output), run.report()
     held(run)
