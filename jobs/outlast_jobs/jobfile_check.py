@@ -12,6 +12,7 @@ from outlast_jobs.jobfile_fields import Spec, keys_of
 from outlast_jobs.jobfile_model import NOT_YET, SHORTHAND, Job, Restart, Save, Section, Signals
 from outlast_jobs.jobfile_values import ReadError, read_value
 from outlast_jobs.jobfile_yaml import Items, Mapping, Node, Scalar
+from outlast_jobs.pythoncommand import ASKED, parse_python
 
 
 def check_job(tree: Mapping, file: str, *, resolved: bool = False) -> Job:
@@ -177,7 +178,13 @@ _Problems = list[tuple[str, str]]
 
 
 def _job_rule(job: Job, given: Any) -> _Problems:
-    return [] if job.command[0] else [("command", 'expected a program as the first word, got ""')]
+    if not job.command[0]:
+        return [("command", 'expected a program as the first word, got ""')]
+    if job.standby and isinstance(why := parse_python(job.command), str):
+        return [("standby", f"possible only with {ASKED}; of this command {why}")]
+    if "preload" in given and not job.standby:
+        return [("preload", 'has a meaning only with "standby: true"; add that or take this out')]
+    return []
 
 
 def _signals_rule(signals: Signals, given: Any) -> _Problems:

@@ -33,6 +33,12 @@ _Signal = Annotated[
 ]
 _Path = Annotated[str, _told("a path, without variables", read="path")]
 _Word = Annotated[str, _told("text", read="word")]
+_Module = Annotated[
+    str,
+    _told(
+        "the name of a module such as torch", pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z"
+    ),
+]
 _Shell = Annotated[str, _told("a shell command", read="shell")]
 
 
@@ -209,6 +215,17 @@ class Job(Section, frozen=True):
         Slurm | None, _doc("Slurm: the batch script, and what a run in a Slurm job does at its end")
     ] = None
     daemon: Annotated[Daemon, _doc("for the daemon of a folder")] = Daemon()
+    standby: Annotated[
+        bool,
+        _doc(
+            "keep a second process that has imported `preload` and becomes the next worker", "true or false"
+        ),
+    ] = False
+    preload: Annotated[
+        tuple[_Module, ...],
+        _doc("what a standby imports", "a list of modules' names"),
+        Meta(extra={"some": True}),
+    ] = ("torch",)
     source: str | None = None
 
 

@@ -78,6 +78,7 @@ def _plain(section: Section, *, defaults: bool) -> dict[str, Any]:
     for key in keys_of(type(section)).values():
         value = getattr(section, key.name)
         pointless = key.name == "between" and isinstance(section, Save) and not section.auto
+        pointless = pointless or (key.name == "preload" and isinstance(section, Job) and not section.standby)
         if value is None or pointless or (not defaults and value == key.default):
             continue
         if isinstance(value, Section):

@@ -14,6 +14,7 @@ from typing import Any
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import Env
+from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.locks import is_busy
 from outlast_jobs.requests import remove_request
 from outlast_jobs.rundir import RunDirectory
@@ -28,6 +29,8 @@ from .hooks import Hooks
 from .journaler import Journaler
 from .launch import Launcher, Opened
 from .loop import Loop
+from .spawn import Order
+from .standby import Standby
 from .states import Clearing, Ending, State
 
 # what changes the world outside our processes waits until the records before it are on disk
@@ -51,6 +54,7 @@ class Carrier:
     tell: Callable[[str, str], None]
     finish: Callable[[int, str, bool], None]
     note_data: Callable[[str, dict[str, Any]], dict[str, Any]]
+    standby: Standby
     former: tuple[RunDirectory, str] | None = None  # the run that --fresh took the place of, and its id
     ours: Callable[[int], bool] = lambda pid: False  # whether a child serves us and no attempt
     worker_pid: int = 0
@@ -181,11 +185,28 @@ class Carrier:
         self.loop.intake.expect(self.desk.run_id, opened.attempt)
         if opened.told:
             self.tell(opened.told, "warning")
+        order = self.launcher.order(opened, self.loop.reachable())
+
+        def went(worker: ProcessIdentity) -> None:
+            self._close(opened)
+            self._launched(worker)
+
+        def refused(why: str) -> None:
+            self.tell(f"the standby was of no use ({why}): starting a new process", "debug")
+            self._exec(order, opened)
+
+        if not self.standby.take(order, self.launcher.job, opened.log_fd, went, refused):
+            self._exec(order, opened)
+
+    def _exec(self, order: Order, opened: Opened) -> None:
         try:
-            worker = self.launcher.launch(opened, self.loop.reachable(), self._close)
+            worker = self.launcher.launch(order, opened, self._close)
         except (OSError, ValueError, subprocess.SubprocessError) as failure:
-            self.loop.post(ev.SpawnFailed(_told(failure, self.launcher.job.command[0])))
-            return
+            self.loop.post(ev.SpawnFailed(_told(failure, order.command[0])))
+        else:
+            self._launched(worker)
+
+    def _launched(self, worker: ProcessIdentity) -> None:
         self.worker_pid = worker.pid
         self.loop.intake.know(worker)
         self.loop.post(ev.Spawned(worker))

@@ -63,6 +63,7 @@ class Display:
         self.unkillable: tuple[int, ...] = ()  # pids that were killed and are held in the kernel
         self._told_stuck = False
         self._told_unjournaled = False
+        self.standby: Callable[[], dict[str, Any] | None] = lambda: None
         self.taken: Callable[[], bool] = lambda: False  # whoever has the run by now tells its status
 
     def tell(self, text: str, level: str) -> None:
@@ -168,6 +169,7 @@ class Display:
             scheduler=self.around.job if self.around else "",
             requeue=self.around.requeue if self.around else "",
             between=self._loop.policy.between,
+            standby=self.standby(),
         )
         view = snapshot(self._loop.state, facts, now)
         if view["step"] is not None:
@@ -210,4 +212,5 @@ class Display:
             self.unkillable,
             state.ledger if state else None,
             live and (live.step, live.phase, live.seals, live.attached, live.save_wanted),
+            self.standby(),
         )

@@ -37,7 +37,7 @@ class Opened:
     told: str  # what is wrong with them, or empty
 
     def close(self) -> None:
-        """Give them up; on a network file system this may wait."""
+        """Give them up, which on a network file system may wait: the worker has its own by now, or never will."""
         os.close(self.log_fd)
         os.close(self.alive_fd)
 
@@ -88,29 +88,29 @@ class Launcher:
             os.close(log_fd)
             raise
 
-    def launch(
-        self, opened: Opened, socket_path: str, close: Callable[[Opened], None] = Opened.close
-    ) -> ProcessIdentity:
-        """Start the worker, from the main thread; OSError where it cannot be. Has closed what was opened."""
+    def order(self, opened: Opened, socket_path: str) -> spawn.Order:
+        """What the worker of this attempt is to be; from now on it is the one whose signals count."""
         job, attempt = self.job, opened.attempt
         self.signals = job.signals
         self.forced = None
+        ours = self._ours(attempt, opened.chosen, socket_path)
+        return spawn.Order(
+            command=job.command,
+            workdir=job.workdir,
+            env=spawn.worker_environment(os.environ, job.env, ours),
+            log=self.run.attempt_log(attempt),
+            header="",
+            alive_fd=opened.alive_fd,
+            blocked=spawn.blocked_signals(job.signals.mode, job.signals.save),
+            death=self.signal_of("stop"),
+        )
+
+    def launch(
+        self, order: spawn.Order, opened: Opened, close: Callable[[Opened], None] = Opened.close
+    ) -> ProcessIdentity:
+        """Start the worker, from the main thread; OSError where it cannot be. Has closed what was opened."""
         try:
-            return spawn.launch(
-                spawn.Order(
-                    command=job.command,
-                    workdir=job.workdir,
-                    env=spawn.worker_environment(
-                        os.environ, job.env, self._ours(attempt, opened.chosen, socket_path)
-                    ),
-                    log=self.run.attempt_log(attempt),
-                    header="",
-                    alive_fd=opened.alive_fd,
-                    blocked=spawn.blocked_signals(job.signals.mode, job.signals.save),
-                    death=self.signal_of("stop"),
-                ),
-                opened.log_fd,
-            )
+            return spawn.launch(order, opened.log_fd)
         finally:
             close(opened)
 

@@ -243,7 +243,8 @@ class Loop:
             os.close(end)
 
 
-_ORDER = {"notify": 0, "trainer": 1, "wake": 2, "signals": 3, "attended": 4}
+# first what a standby answers: that it is the worker now comes before that worker's own first words
+_ORDER = {"attended": 0, "notify": 1, "trainer": 2, "wake": 3, "signals": 4}
 
 
 def _noted(number: int, frame: FrameType | None) -> None:

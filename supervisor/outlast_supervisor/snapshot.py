@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,7 @@ class Facts:
     scheduler: str = ""  # the scheduler's job that this is, in words
     requeue: str = ""  # what becomes of it after the end
     between: tuple[float, float] | None = None  # bounds of an automatic cadence
+    standby: Mapping[str, Any] | None = None  # its state, pid and bytes of memory
 
 
 def snapshot(state: State, facts: Facts, now: float) -> dict[str, Any]:
@@ -92,6 +93,7 @@ def snapshot(state: State, facts: Facts, now: float) -> dict[str, Any]:
         "exclusion": facts.exclusion,
         "scheduler": facts.scheduler or None,
         "requeue": facts.requeue or None,
+        "standby": facts.standby and dict(facts.standby),
         "warnings": list(facts.warnings),
         "restored": None,
         "log": f"logs/attempt-{ledger.attempt:04d}.log" if ledger.attempt else None,

@@ -113,6 +113,44 @@ def launch(order: Order, log_fd: int | None = None) -> ProcessIdentity:
     return identity
 
 
+def standby(
+    words: Sequence[str], workdir: str, env: Mapping[str, str], output: int, channel: int
+) -> subprocess.Popen[bytes]:
+    """Start a process that waits with all signals blocked; nothing but KILL ends it, as does our own end.
+
+    From the main thread, as ``launch``. What it prints goes to ``output``; ``channel`` keeps its number.
+    """
+    supervisor = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+    def prepare() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        linux.set_parent_death_signal(signal.SIGKILL)
+        if os.getppid() != supervisor:
+            os._exit(1)
+
+    try:
+        process = subprocess.Popen(
+            # by a shell: Popen waits for the exec, and a Python on a cluster's file system may hang in it
+            ["/bin/sh", "-c", 'exec "$@"', "sh", *words],
+            cwd=workdir,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=(channel,),
+            preexec_fn=prepare,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    process.returncode = 0  # the loop reaps every child itself
+    return process
+
+
 def blocked_signals(mode: str, save_signal: str) -> frozenset[int]:
     """What is blocked across exec: the save signal, whose default action is death, or nothing."""
     return frozenset({signal.Signals[save_signal].value}) if mode == "outlast" else frozenset()

@@ -171,6 +171,7 @@ def _details(path: str, status: Mapping[str, Any]) -> tuple[tuple[str, str], ...
         ("scheduler", str(get("scheduler") or "")),
         ("requeue", str(get("requeue") or "")),
         ("exclusion", str(get("exclusion") or "")),
+        ("standby", _standby(get("standby"))),
         ("log", str(get("log") or "")),
         ("as of", when(get("as_of"))),
     ]
@@ -192,6 +193,14 @@ def _counts(counters: Mapping[str, Any]) -> str:
         "hung": "hung",
     }
     return ", ".join(f"{counters[key]} {name}" for key, name in names.items() if counters.get(key))
+
+
+def _standby(standby: object) -> str:
+    if not isinstance(standby, Mapping):
+        return ""
+    text = f"{standby.get('state')}, process {standby.get('pid')}"
+    own = number(standby.get("uss"))
+    return text if own is None else f"{text}, {format_size(int(own))} of memory that only it has"
 
 
 def _save(save: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from outlast_jobs.locks import Held, RunLock
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor import early, spawn
 from outlast_supervisor import events as ev
-from outlast_supervisor.launch import Launcher
+from outlast_supervisor.launch import Launcher, Opened
 
 FRESH = ev.Chosen(1, None, None, 0, True, "no generation yet", 0)
 
@@ -28,6 +28,10 @@ def launcher(tmp_path: Path) -> Launcher:
     run.create()
     job = job_from_command(["true"], str(run.path), tmp_path)
     return Launcher(run, "a" * 32, job, "digest", False)
+
+
+def launch(launcher: Launcher, opened: Opened) -> ProcessIdentity:
+    return launcher.launch(launcher.order(opened, "/nowhere"), opened)
 
 
 def test_a_full_disk_costs_the_header_of_a_log_and_not_the_start(
@@ -65,18 +69,18 @@ def test_a_full_disk_costs_a_log_and_not_the_start(
 def test_a_launch_gives_back_every_descriptor(launcher: Launcher) -> None:
     """Started or not, the supervisor keeps none of the files of an attempt open."""
     before = len(os.listdir("/proc/self/fd"))
-    worker = launcher.launch(launcher.open(1, FRESH, "start"), "/nowhere")
+    worker = launch(launcher, launcher.open(1, FRESH, "start"))
     assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == 0
     launcher.job = job_from_command(["./not-there"], str(launcher.run.path), launcher.run.path)
     with pytest.raises(FileNotFoundError):
-        launcher.launch(launcher.open(2, FRESH, "start"), "/nowhere")
+        launch(launcher, launcher.open(2, FRESH, "start"))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_launch_leaves_the_signal_mask_as_it_was(launcher: Launcher) -> None:
     """Signals are held back around the fork alone."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    worker = launcher.launch(launcher.open(1, FRESH, "start"), "/nowhere")
+    worker = launch(launcher, launcher.open(1, FRESH, "start"))
     os.waitpid(worker.pid, 0)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
@@ -86,7 +90,7 @@ def test_the_named_generation_counts_until_a_worker_was_started(launcher: Launch
     launcher.forced = "step-000000001.a0001"
     opened = launcher.open(1, FRESH, "start")
     assert launcher.forced
-    os.waitpid(launcher.launch(opened, "/nowhere").pid, 0)
+    os.waitpid(launch(launcher, opened).pid, 0)
     assert launcher.forced is None
 
 
@@ -115,7 +119,7 @@ def test_a_lock_knows_whether_the_run_directory_still_names_it(tmp_path: Path) -
 
 def test_the_worker_of_a_dead_child_is_still_told_apart(launcher: Launcher) -> None:
     """A worker that ended before it was looked at has an identity that is nobody's."""
-    worker = launcher.launch(launcher.open(1, FRESH, "start"), "/nowhere")
+    worker = launch(launcher, launcher.open(1, FRESH, "start"))
     os.waitpid(worker.pid, 0)
     assert ProcessIdentity.of(worker.pid) != worker
 
@@ -139,7 +143,7 @@ def test_each_attempt_has_a_log_with_all_that_it_said(
         opened = launcher.open(
             attempt, chosen if attempt > 1 else FRESH, f"cause {attempt},\ntold in two lines"
         )
-        os.waitpid(launcher.launch(opened, "/nowhere").pid, 0)
+        os.waitpid(launch(launcher, opened).pid, 0)
     for attempt in (1, 2, 3):
         header, *lines = launcher.run.attempt_log(attempt).read_text().splitlines()
         assert header.startswith(f"--- outlast: attempt {attempt} on {hostname()} at ")

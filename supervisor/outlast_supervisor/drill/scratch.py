@@ -80,6 +80,7 @@ def copy_of(job: Job, folder: Path, every_steps: int, hang: float | None) -> Pat
         audit="warn",
         hooks=Hooks(),
         slurm=None,
+        standby=False,  # its processes can't be told apart by attempt, nor be asked to stop at a point
     )
     file = folder / "job.yaml"
     file.write_text(job_to_yaml(made))
