@@ -15,13 +15,13 @@ from outlast_jobs.cadence import auto_interval
 from outlast_jobs.ending import Kind
 from outlast_jobs.units import format_duration
 
-PRIOR_ENDS: Final = 1.0
+PRIOR_ENDS: Final = 1.5
 """Ends that are taken to have been seen before the first one was: what a new run is paced by."""
 PRIOR_UP: Final = 10800.0
 """The up-time in which they are taken to have been seen."""
-EITHER: Final = 1 / 32
+EITHER: Final = 1 / 16
 """Weight of the belief that the next end is of the other kind. Small: a place gives notice almost always or never."""
-HALF: Final = 32.0
+HALF: Final = 48.0
 """So many ends later an end counts half: machines and clouds have calm and rough weeks."""
 COSTS_KEPT: Final = 20
 VANISHED: Final = "vanished"

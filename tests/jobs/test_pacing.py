@@ -110,7 +110,7 @@ def test_a_new_run_is_paced_by_the_prior_and_a_long_one_by_itself() -> None:
 
 def test_the_interval_is_youngs_where_saves_are_short() -> None:
     """A save of 2 s and a loss every four hours: near sqrt(2 C M), and the reason names both."""
-    past = Past(up=500 * 4 * HOUR - PRIOR_UP, lost=499, costs=(2.0,))
+    past = Past(up=500 * 4 * HOUR - PRIOR_UP, lost=500 - PRIOR_ENDS, costs=(2.0,))
     mean = mean_between_losses(past)
     found = automatic(past, (1.0, 1e9))
     assert found.seconds == pytest.approx(math.sqrt(2 * 2.0 * mean), rel=0.03)

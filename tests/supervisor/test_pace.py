@@ -121,4 +121,4 @@ def test_status_tells_the_interval_and_its_reason() -> None:
     wanted = automatic(KNOWN, BETWEEN)
     assert view["cadence"] == {"seconds": wanted.seconds, "reason": wanted.reason}
     [told] = [text for name, text in row("r", view, Around(1e9)).details if name == "cadence"]
-    assert told == "every 5m 17s: a save costs 5 s, and an end that loses work is expected every 2h 50m"
+    assert told == "every 5m 3s: a save costs 5 s, and an end that loses work is expected every 2h 36m"
