@@ -19,6 +19,15 @@ def test_two_hundred_saves_are_states_of_the_undisturbed_run(
     make_run: MakeRun, reference: Reference, instants: random.Random
 ) -> None:
     """Each of 200 saves at random instants is the state that the undisturbed run had at that boundary."""
+    done = 0
+    while done < SAVES:  # the training goes on during a save: it may end before there were so many
+        found = _saves_of_a_run(make_run, reference, instants, SAVES - done)
+        assert found > 20, "hardly a save in a whole run"
+        done += found
+
+
+def _saves_of_a_run(make_run: MakeRun, reference: Reference, instants: random.Random, most: int) -> int:
+    """So many saves at most of a whole run, all held against the reference; how many there were."""
     run = make_run(toy(save={"every_steps": 10 * STEPS}, keep={"last": 10 * STEPS}))
     supervisor = run.start()
     run.until_step(1)
@@ -29,7 +38,7 @@ def test_two_hundred_saves_are_states_of_the_undisturbed_run(
         return len(list(run.directory.checkpoints.glob("step-*")))
 
     begun = time.monotonic()
-    while (before := sealed()) < SAVES and supervisor.running():
+    while (before := sealed()) < most and supervisor.running():
         pause(instants.uniform(0, GAP))
         kill(trainer, signal.SIGUSR1)
         if instants.random() < 0.2:  # one more, perhaps in the middle of the save, which may mean another
@@ -39,8 +48,7 @@ def test_two_hundred_saves_are_states_of_the_undisturbed_run(
     print(f"{sealed()} saves in {time.monotonic() - begun:.1f} s, at step {run.last_step()}")
     assert supervisor.wait() == 0, run.report()
     findings = run.verified()
-    on_request = [f for f in findings if f.index and f.index.reason == "asked for"]
-    assert len(on_request) >= SAVES, f"only {len(on_request)} saves before the run ended\n{run.report()}"
     for finding in findings:
         reference.hold_state(finding)
     reference.hold_end(run)
+    return sum(1 for finding in findings if finding.index and finding.index.reason == "asked for")

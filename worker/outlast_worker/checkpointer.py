@@ -209,9 +209,10 @@ class Checkpointer:
         if session is None:
             return
         copy = self._boundary_copy
-        facts = session.facts(self.step_count, finished=False)
-        decision = in_poll(facts, copy is not None)
-        session.carry_out(decision, self.step_count, lambda: copy or {}, self._sick())
+        decision = session.settled(
+            lambda: in_poll(session.facts(self.step_count, finished=False), copy is not None)
+        )
+        session.carry_out(decision, self.step_count, lambda: copy or {}, self._sick(), live=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -260,13 +261,15 @@ class Checkpointer:
                 self._proof.opened(session.metrics.line, head)
                 self._proof.starts(self.step_count, capture_rng_state())
         self._ledger.on_sick = session.sick
+        session.seals.meanwhile.watch(self._state.parts.optimizers())
 
     def _act(self) -> None:
         """What this boundary asks for, under a supervisor."""
         if self._session is not None:
             finished = self._total is not None and self.step_count >= self._total
             finished = finished or (self._proof is not None and self._proof.ends_at(self.step_count))
-            decision = at_boundary(self._session.facts(self.step_count, finished=finished))
+            session, step = self._session, self.step_count
+            decision = session.settled(lambda: at_boundary(session.facts(step, finished=finished)))
             if decision != GO_ON:
                 self._ledger.flush()  # the loss history of a generation reaches to its step
             self._session.carry_out(decision, self.step_count, self._capture, self._sick())
@@ -290,14 +293,17 @@ class Checkpointer:
 
     def _keep_boundary(self, session: Session, rng: dict[str, Any]) -> None:
         """Copy the boundary's state before an evaluation, which may swap weights; never within a step."""
+        session.seals.meanwhile.close()
         facts = session.facts(self.step_count, finished=False)
-        if facts.trained and not facts.sealed and not self._feed.drawn:
+        in_flight = session.seals.meanwhile.step == self.step_count
+        if facts.trained and not facts.sealed and not in_flight and not self._feed.drawn:
             self._ledger.flush()
             self._boundary_copy = clone(self._state.capture(rng))
 
     def _finish(self, session: Session) -> None:
         """The script left the training in order: the run's last generation, and the word that it is done."""
         self._ledger.flush()
+        session.land()
         step = self.step_count
         if not session.facts(step, finished=True).finalised:
             sealed = session.seal(
@@ -325,6 +331,8 @@ class Checkpointer:
                 say(f"the script exited in the middle, at step {self.step_count}: the run is not done")
         else:
             session.failed(error, self.step_count)
+        with contextlib.suppress(Exception):  # what is in flight is of a whole boundary, and still counts
+            session.seals.settle(wait=True)
         self._feed.close()
 
     def _not_honoured(self, claimed: int) -> None:

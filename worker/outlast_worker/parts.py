@@ -62,6 +62,10 @@ class Parts:
                 if found is not None:
                     raise PartError(name, f"is not what was saved after its restore: {found}")
 
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those among them that are torch's."""
+        return [value for name, value in self._values.items() if self._kinds[name] == OPTIMIZER]
+
     def _capture(self, name: str) -> Any:
         value = self._values[name]
         if self._kinds[name] == OPTIMIZER:

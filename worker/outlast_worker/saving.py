@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outlast_jobs.blocks import Image
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.generation import GenerationName, Index
@@ -15,7 +16,7 @@ from outlast_jobs.sealer import Sealer
 from outlast_worker.digest import first_difference, state_sha256
 from outlast_worker.ptfile import require_safe_loader
 from outlast_worker.restoring import read_files
-from outlast_worker.shards import MAX_SHARD_BYTES, take_out
+from outlast_worker.shards import MAX_SHARD_BYTES, Taken, take_out
 from outlast_worker.typewalk import loadable
 from outlast_worker.writing import write_files
 
@@ -68,17 +69,54 @@ def save_generation(
     ``progress`` is told the bytes written so far. With ``load_back`` the files are loaded and compared with
     ``state`` before they are sealed. Raises NotLoadable before anything is written, Fenced and OSError later.
     """
-    require_safe_loader()
     began = time.monotonic()
-    taken = take_out(check_state(state), inline=INLINE, max_shard_bytes=max_shard_bytes)
+    taken = take_state(state, max_shard_bytes=max_shard_bytes)
     digest = state_sha256(dict(state)) if fields.final or load_back else None
+    return seal_taken(
+        checkpoints,
+        name,
+        taken,
+        state["counters"],
+        run_id=run_id,
+        fields=fields,
+        progress=progress,
+        before_seal=(lambda sealer: _compare(sealer, state)) if load_back else None,
+        digest=digest,
+        began=began,
+    )
+
+
+def take_state(state: Mapping[str, Any], *, max_shard_bytes: int = MAX_SHARD_BYTES) -> Taken:
+    """The state as its shards and what is left without them. NotLoadable names what would not load again."""
+    require_safe_loader()
+    return take_out(check_state(state), inline=INLINE, max_shard_bytes=max_shard_bytes)
+
+
+def seal_taken(
+    checkpoints: Path,
+    name: GenerationName,
+    taken: Taken,
+    counters: Mapping[str, int],
+    *,
+    run_id: str,
+    fields: IndexFields,
+    images: Sequence[Image | None] = (),
+    progress: Callable[[int], None] | None = None,
+    before_seal: Callable[[Sealer], None] | None = None,
+    digest: str | None = None,
+    began: float,
+) -> Saved:
+    """Write what was taken, from ``images`` where they are given, and seal it; as `save_generation` says.
+
+    What ``before_seal`` raises, once all files are written, ends the save. ``began`` is on the monotonic clock.
+    """
     sealer = Sealer(checkpoints, name.attempt, name, progress=progress)
     sealer.begin()
     try:
-        write_files(sealer, taken)
-        if load_back:
-            _compare(sealer, state)
-        path = sealer.seal(_index(name, state, run_id, fields, digest, time.monotonic() - began))
+        write_files(sealer, taken, images)
+        if before_seal is not None:
+            before_seal(sealer)
+        path = sealer.seal(_index(name, counters, run_id, fields, digest, time.monotonic() - began))
     except BaseException:
         sealer.abort()
         raise
@@ -105,13 +143,12 @@ def _compare(sealer: Sealer, state: Mapping[str, Any]) -> None:
 
 def _index(
     name: GenerationName,
-    state: Mapping[str, Any],
+    counters: Mapping[str, int],
     run_id: str,
     fields: IndexFields,
     digest: str | None,
     seconds: float,
 ) -> Index:
-    counters = state["counters"]
     return Index(
         run_id=run_id,
         attempt=name.attempt,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,13 @@ from outlast_jobs.contract import Field, Phase
 from outlast_jobs.errors import AlreadySealed
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.sealer import Sealer
+from outlast_worker.buffer import Buffer, aligned
 from outlast_worker.context import RunContext
+from outlast_worker.flight import Outcome
+from outlast_worker.imaging import Plan, Snapshot, parts_have_nan
+from outlast_worker.meanwhile import Meanwhile
 from outlast_worker.notify import Notifier
-from outlast_worker.saving import IndexFields, save_generation
+from outlast_worker.saving import IndexFields, Saved, save_generation, seal_taken, take_state
 from outlast_worker.snapshot import has_nan
 from outlast_worker.space import shortage
 
@@ -48,6 +53,7 @@ class Seals:
         self._notifier = notifier
         self._say = say
         self._on_sick = on_sick
+        self.meanwhile = Meanwhile(say)
         self._size = (0, 0)
         self._litter = False  # a save failed, and may have left files that take room
 
@@ -64,16 +70,11 @@ class Seals:
         name = GenerationName(step, self._context.attempt, final=final and (again or there))
         started = time.monotonic()
         self._notifier.send({Field.PHASE: Phase.SAVE}, important=True)
-        if self._litter:
-            Sealer.clear(self._context.checkpoints, self._context.attempt)
-            self._litter = False
-        short = shortage(self._context.checkpoints, *self._size)
-        if short is not None:
-            return self._failed(name, short)
-        if not sick and has_nan(state["parts"]):
-            sick = True
-            self._on_sick(step)
         try:
+            self._make_room()
+            if not sick and has_nan(state["parts"]):
+                sick = True
+                self._on_sick(step)
             saved = save_generation(
                 self._context.checkpoints,
                 name,
@@ -81,25 +82,123 @@ class Seals:
                 run_id=self._context.run_id,
                 fields=self._fields(reason, healthy=not sick, final=final),
                 progress=self._progress,
-                load_back=self.newest is None and not _any_sealed(self._context.checkpoints),
+                load_back=self._is_first(),
             )
-        except AlreadySealed:
-            return self._failed(name, "it is there already, from a save whose last fsync failed")
-        except OSError as error:
-            return self._failed(name, str(error.strerror or error))
+        except (AlreadySealed, OSError) as error:
+            self._failed(error)
+            self._say_failed(name, error)
+            return False
+        self._sealed(name, saved, started)
+        return True
+
+    def begin(self, state: dict[str, Any], *, reason: str, sick: bool, before: Callable[[], None]) -> bool:
+        """Seal this state while the training goes on; False where `seal` has to do it. `before` is done first.
+
+        What comes of it is told to the supervisor at once, and to the training by `settle`.
+        """
+        if self._is_first():  # that one is loaded back, and held against the state itself
+            return False
+        counters = dict(state["counters"])
+        name = GenerationName(counters["step"], self._context.attempt)
+        started = time.monotonic()
+
+        def write(
+            planned: Plan,
+            buffer: Buffer,
+            snapshot: Snapshot,
+            confirmed: Callable[[], None],
+            progress: Callable[[int], None],
+        ) -> Saved:
+            before()
+            self._make_room()
+            found = not sick and parts_have_nan(planned, buffer)
+
+            def right(_: Sealer) -> None:
+                confirmed()
+                if found:
+                    self._on_sick(name.step)
+
+            return seal_taken(
+                self._context.checkpoints,
+                name,
+                planned.taken,
+                counters,
+                run_id=self._context.run_id,
+                fields=self._fields(reason, healthy=not (sick or found), final=False),
+                images=snapshot.images,
+                progress=progress,
+                before_seal=right,
+                began=started,
+            )
+
+        def landed(outcome: Outcome) -> None:
+            if outcome.saved is not None:
+                self._sealed(name, outcome.saved, started)
+            elif isinstance(outcome.error, AlreadySealed | OSError):
+                self._failed(outcome.error)
+
+        return self.meanwhile.begin(
+            name.step,
+            take_state(state),
+            write,
+            announce=lambda: self._notifier.send({Field.PHASE: Phase.SAVE}, important=True),
+            report=lambda written: self._notifier.send({Field.SAVING: written}),
+            landed=landed,
+        )
+
+    def settle(self, *, wait: bool) -> None:
+        """Take in what became of the save in flight, or wait for that. Raises what `seal` would have raised."""
+        flight = self.meanwhile.flight
+        if flight is None:
+            return
+        if wait:
+            self.meanwhile.close()
+        elif flight.open or flight.outcome is None:
+            return
+        outcome = flight.wait()
+        self.meanwhile.flight = None
+        error = outcome.error
+        if isinstance(error, AlreadySealed | OSError):
+            self._say_failed(GenerationName(flight.step, self._context.attempt), error)
+        elif error is not None:
+            raise error
+
+    def prepare(self, sizes: Sequence[int]) -> None:
+        """Have memory ready for a copy of shards of these sizes."""
+        self.meanwhile.buffers.prepare(aligned(sizes)[-1])
+
+    def prepare_as_sealed(self) -> None:
+        """The same, of the sizes of the newest generation's."""
+        if self.newest is not None:
+            with contextlib.suppress(OSError):
+                files = (self._context.checkpoints / str(self.newest)).glob("*.shard-*.pt")
+                self.prepare([file.stat().st_size for file in files])
+
+    def _is_first(self) -> bool:
+        return self.newest is None and not _any_sealed(self._context.checkpoints)
+
+    def _make_room(self) -> None:
+        """OSError where the save won't fit."""
+        if self._litter:
+            Sealer.clear(self._context.checkpoints, self._context.attempt)
+            self._litter = False
+        short = shortage(self._context.checkpoints, *self._size)
+        if short is not None:
+            raise OSError(errno.ENOSPC, short)
+
+    def _sealed(self, name: GenerationName, saved: Saved, started: float) -> None:
         self.newest = name
         with contextlib.suppress(OSError):
             self.expect(saved.bytes, len(os.listdir(saved.path)))
         self._notifier.send(
             {
                 Field.SEALED: name,
-                Field.STEP: step,
+                Field.STEP: name.step,
                 Field.BYTES: saved.bytes,
                 Field.SECONDS: f"{time.monotonic() - started:.6f}",
             },
             important=True,
         )
-        return True
 
     def _fields(self, reason: str, *, healthy: bool, final: bool) -> IndexFields:
         what = self.descriptions
@@ -116,13 +215,20 @@ class Seals:
     def _progress(self, written: int) -> None:
         self._notifier.send_often({Field.SAVING: written})
 
-    def _failed(self, name: GenerationName, why: str) -> bool:
+    def _failed(self, error: Exception) -> None:
         self._litter = True
-        self._notifier.send({Field.SAVE_FAILED: why}, important=True)
+        self._notifier.send({Field.SAVE_FAILED: _why(error)}, important=True)
+
+    def _say_failed(self, name: GenerationName, error: Exception) -> None:
         self._say(
-            f'cannot save "{name}": {why}; training goes on unprotected, the next save is tried as usual'
+            f'cannot save "{name}": {_why(error)}; training goes on unprotected, the next save is tried as usual'
         )
-        return False
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, AlreadySealed):
+        return "it is there already, from a save whose last fsync failed"
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _any_sealed(checkpoints: Path) -> bool:

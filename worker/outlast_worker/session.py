@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+import msgspec
+
 from outlast_jobs.cadence import due
 from outlast_jobs.contract import PROTOCOL, ExitCode, ExitWord, Field, Phase
 from outlast_jobs.errors import Fenced, IntegrityError
+from outlast_jobs.generation import META
 from outlast_jobs.locks import join_alive
 from outlast_jobs.rundir import RunDirectory
 from outlast_worker import children, output
-from outlast_worker.boundary import Decision, Facts
+from outlast_worker.boundary import GO_ON, Decision, Facts
 from outlast_worker.context import RunContext
 from outlast_worker.failing import failure
 from outlast_worker.fingerprint import verdict
@@ -116,6 +119,8 @@ class Session:
         self.phases.become(Phase.TRAIN)
         if name is not None:
             say(f"resumed from {name} at step {self.restored_step} ({verdict(found)})")
+        if loaded is not None and (self._policy.every_steps or self._policy.every_seconds):
+            self.seals.prepare([f.bytes for name, f in loaded.index.files.items() if name != META])
         self.loaded = None  # the restored tensors are in the model now; this copy only costs memory
         self._last_time = time.monotonic()
 
@@ -123,10 +128,11 @@ class Session:
 
     def facts(self, step: int, *, finished: bool) -> Facts:
         """What the decision at a boundary or in a poll is made from."""
-        sealed = self.seals.newest
-        found = due(
-            step, time.monotonic(), self._last_step, self._last_time, self._policy, sealed is not None
-        )
+        sealed, meanwhile = self.seals.newest, self.seals.meanwhile
+        policy = self._policy
+        if meanwhile.flight is not None:  # of two saves one waits for the other, and time can
+            policy = msgspec.structs.replace(policy, every_seconds=None)
+        found = due(step, time.monotonic(), self._last_step, self._last_time, policy, sealed is not None)
         return Facts(
             step=step,
             restored_step=self.restored_step,
@@ -135,8 +141,31 @@ class Session:
             finalised=self._final_step == step,
             stop=self.stop_reason(),
             asked=self.signals.save_requested,
-            due=found.reason if found is not None else None,
+            due=meanwhile.redo or (found.reason if found is not None else None),
         )
+
+    def settled(self, decide: Callable[[], Decision]) -> Decision:
+        """The decision, once no save in flight has a say in it any longer: one that counts, or stands in the way."""
+        self.seals.meanwhile.close()
+        self._settle(wait=False)
+        decision = decide()
+        if decision != GO_ON and self.seals.meanwhile.flight is not None:
+            self.land()
+            decision = decide()
+        return decision
+
+    def land(self) -> None:
+        """Wait for the save in flight, if there is one."""
+        if self.seals.meanwhile.flight is not None:
+            self._announce(Phase.SAVE)
+            self._settle(wait=True)
+            self._announce(self.phases.current)
+
+    def _settle(self, *, wait: bool) -> None:
+        try:
+            self.seals.settle(wait=wait)
+        except Fenced as error:
+            self._fenced(error)
 
     def stop_reason(self) -> str | None:
         """Why to stop at the next boundary; many signals are one reason."""
@@ -146,31 +175,55 @@ class Session:
         return "the supervisor is gone" if self.guardian.gone() else None
 
     def carry_out(
-        self, decision: Decision, step: int, capture: Callable[[], dict[str, Any]], sick: bool
+        self,
+        decision: Decision,
+        step: int,
+        capture: Callable[[], dict[str, Any]],
+        sick: bool,
+        *,
+        live: bool = True,
     ) -> None:
-        """Seal, leave, both or neither. Leaving raises SystemExit."""
+        """Seal, leave, both or neither. Leaving raises SystemExit. ``live`` where it is the training's own state."""
         saved = True
         if decision.seal is not None:
-            saved = self.seal(step, capture, reason=decision.seal, final=decision.final, sick=sick)
+            go_on = live and decision.leave is None and not decision.final
+            reason, final = decision.seal, decision.final
+            saved = self.seal(step, capture, reason=reason, final=final, sick=sick, go_on=go_on)
         if decision.leave is not None:
             self._leave(step, decision.leave, saved)
 
     def seal(
-        self, step: int, capture: Callable[[], dict[str, Any]], *, reason: str, final: bool, sick: bool
+        self,
+        step: int,
+        capture: Callable[[], dict[str, Any]],
+        *,
+        reason: str,
+        final: bool,
+        sick: bool,
+        go_on: bool = False,
     ) -> bool:
-        """Save the state of this boundary; False where that failed and training goes on."""
+        """Save the state of this boundary; False where that failed and training goes on.
+
+        With ``go_on`` it may be saved while the training does.
+        """
         if step < self.restored_step or (step == self.restored_step and not final):
             self.refuse(f"step {step} is not past the restored step {self.restored_step}: nothing is sealed")
+        self.land()  # at most one is in flight
         self.signals.answer_saves()  # one that comes from now on may mean a later state
         # Set before the save, failed or not: a failed one is tried again when the next is due, not each step.
         self._last_step, self._last_time = step, time.monotonic()
-        if self.metrics is not None:
-            self.metrics.sync()
+        state = capture()
+        if go_on and self.seals.begin(state, reason=reason, sick=sick, before=self._sync):
+            self._announce(self.phases.current)
+            return True
+        self.seals.meanwhile.redo = None
+        self._sync()
         try:
-            sealed = self.seals.seal(capture(), reason=reason, final=final, sick=sick)
+            sealed = self.seals.seal(state, reason=reason, final=final, sick=sick)
         except Fenced as error:
-            say(f"{error}; stopping without a save")
-            self._end(ExitCode.SAVED)
+            self._fenced(error)
+        if sealed and go_on:
+            self.seals.prepare_as_sealed()
         self._announce(self.phases.current)
         if sealed and final:
             self._final_step = step
@@ -196,6 +249,14 @@ class Session:
         self._told_sick = True
         self.notifier.send({Field.SICK: step}, important=True)
         say(f"the loss or the state of step {step} is not finite: a generation of it is marked unhealthy")
+
+    def _sync(self) -> None:
+        if self.metrics is not None:
+            self.metrics.sync()
+
+    def _fenced(self, error: Fenced) -> NoReturn:
+        say(f"{error}; stopping without a save")
+        self._end(ExitCode.SAVED)
 
     # --- the end ---
 

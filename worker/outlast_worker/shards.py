@@ -17,6 +17,7 @@ from outlast_worker.layout import Storage, View
 from outlast_worker.typewalk import TAG, join
 
 MAX_SHARD_BYTES = 512 << 20
+PARTS = "parts"
 SPLIT_FROM_BYTES = 16 << 10  # a state larger than this is saved in at least two shards
 
 
@@ -27,6 +28,8 @@ class Held:
     key: str
     tensor: torch.Tensor
     reference: dict[str, Any]
+    bucket: str = ""
+    """The entry of the state under which it stood."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def take_out(tree: Any, *, inline: Sequence[str] = (), max_shard_bytes: int = MA
     taker = _Taker()
     if isinstance(tree, dict):
         skeleton: Any = {
-            key: item if key in inline else taker.take(item, "" if key == "parts" else str(key))
+            key: item if key in inline else taker.take(item, "" if key == PARTS else str(key), str(key))
             for key, item in tree.items()
         }
     else:
@@ -230,9 +233,12 @@ class _Taker:
     def __init__(self) -> None:
         self.held: list[Held] = []
         self._keys: set[str] = set()
+        self._bucket = ""
         self._memo: dict[int, Any] = {}
 
-    def take(self, value: Any, path: str) -> Any:
+    def take(self, value: Any, path: str, bucket: str | None = None) -> Any:
+        if bucket is not None:
+            self._bucket = bucket
         if isinstance(value, torch.Tensor):
             return self._reference(value, path)
         if type(value) not in (list, tuple, dict, collections.OrderedDict):
@@ -243,7 +249,11 @@ class _Taker:
 
     def _container(self, value: Any, path: str) -> Any:
         if isinstance(value, dict):
+            bucket = self._bucket
+            if value.get(TAG) == "numpy.ndarray":  # stands for an array, and is no tensor of the state
+                self._bucket = ""
             pairs = [(key, self.take(item, join(path, key))) for key, item in value.items()]
+            self._bucket = bucket
             result = type(value)(pairs)
             if isinstance(value, collections.OrderedDict):
                 result.__dict__.update(
@@ -262,7 +272,7 @@ class _Taker:
             reference["requires_grad"] = True
         if type(tensor) is torch.nn.Parameter:
             reference["parameter"] = True
-        self.held.append(Held(key, tensor.detach().resolve_conj().resolve_neg(), reference))
+        self.held.append(Held(key, tensor.detach().resolve_conj().resolve_neg(), reference, self._bucket))
         return reference
 
 

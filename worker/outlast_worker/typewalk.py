@@ -120,6 +120,8 @@ class _Walk:
         kind = type(value)
         if kind in (bytes, bytearray) and not value:
             return {TAG: kind.__name__}  # empty ones are pickled as a call that the loader refuses
+        if kind is bytearray:
+            return bytearray(value)  # the only one that can change while it is saved
         if kind in _ATOMS:
             return value
         if kind is int:

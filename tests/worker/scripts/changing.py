@@ -1,0 +1,125 @@
+"""A training that changes its weights between boundaries in the way MODE names, and writes down what each state was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+
+from outlast_worker import Checkpointer, flight, imaging, meanwhile, sources, window
+from outlast_worker.digest import state_sha256
+from outlast_worker.snapshot import clone
+
+MODE = os.environ.get("MODE", "")
+TOTAL = int(os.environ.get("TOTAL", "24"))
+SKIPPED = int(os.environ.get("SKIPPED", "0"))  # the first steps, which change nothing
+sources.REHEARSALS = int(os.environ.get("REHEARSALS", "0"))
+sources.CHECK_EVERY = int(os.environ.get("CHECKED", "50"))
+window.SAMPLES = int(os.environ.get("SAMPLES", "2000"))
+modes: list[str] = []
+_into, _run = imaging.into, flight.Flight._run
+
+
+def into(buffer: Any, planned: Any, mode: Any, movable: Any) -> Any:
+    found = _into(buffer, planned, mode, movable)
+    modes.append(f"{mode}:{len(found.meanwhile) + len(found.rehearsed)}")
+    return found
+
+
+def as_late_as_can_be(self: Any) -> None:
+    """The thread begins when the training's own has copied all: whatever changes before that is in the copy."""
+    while self.open:
+        time.sleep(0.001)
+    _run(self)
+
+
+meanwhile.into = into
+if os.environ.get("LATE", "1") == "1":
+    flight.Flight._run = as_late_as_can_be  # type: ignore[method-assign]
+
+torch.manual_seed(1)
+torch.set_num_threads(1)
+net = torch.nn.Sequential(
+    torch.nn.Linear(6, 40), torch.nn.BatchNorm1d(40), torch.nn.ReLU(), torch.nn.Linear(40, 1)
+)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+average = torch.optim.swa_utils.AveragedModel(net)
+shadow = [torch.zeros_like(p) for p in net.parameters()]
+ckpt = Checkpointer(model=net, optimizer=optimizer, scheduler=scheduler, average=average)
+
+
+@torch.no_grad()
+def change() -> None:
+    if ckpt.step_count <= SKIPPED:
+        return
+    match MODE:
+        case "clip":
+            for p in net.parameters():
+                p.clamp_(-0.11, 0.11)
+        case "swap":
+            for p, other in zip(net.parameters(), shadow, strict=True):
+                kept = p.clone()
+                p.copy_(other)
+                other.copy_(kept)
+            net(torch.randn(9, 6))
+            for p, other in zip(net.parameters(), shadow, strict=True):
+                p.copy_(other * 1.01)
+        case "pointer":  # another memory behind the parameter, and back
+            for p in net.parameters():
+                kept = p.data
+                p.data = kept * 2
+                p.data.mul_(0.5)
+        case "data":
+            for p in net.parameters():
+                p.data.mul_(0.99)
+        case "numpy":
+            for p in net.parameters():
+                p.detach().numpy()[...] *= 0.99
+        case "load":
+            net.load_state_dict(
+                {k: v * 0.99 if v.is_floating_point() else v for k, v in net.state_dict().items()}
+            )
+        case "moments":
+            for entries in optimizer.state.values():
+                entries["exp_avg"].mul_(0.5)
+
+
+def update() -> torch.Tensor:
+    found = net(torch.randn(16, 6))
+    loss = found.square().mean() + 0.1 * found.mean()
+    optimizer.zero_grad()
+    loss.backward()
+    if MODE == "hand" and ckpt.step_count > SKIPPED:
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(0.01 * p.grad)
+    elif MODE != "skip":
+        optimizer.step()
+    average.update_parameters(net)
+    scheduler.step()
+    return loss
+
+
+with ckpt, open("states", "a") as states:
+    while ckpt.step_count < TOTAL:
+        loss = update()
+        ckpt.extra["list"] = [ckpt.step_count, bytearray(b"x")]
+        at = ckpt.step_count + 1
+        if MODE == "killed" and at == 14:
+            os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            ckpt.step(loss)
+        finally:
+            print(at, state_sha256(clone(ckpt._state.capture())), file=states, flush=True)
+        if MODE == "raise" and at == 12:
+            raise ValueError("bad luck")
+        ckpt.extra["list"][0] = -1
+        ckpt.extra["list"][1][0] = 0
+        if ckpt._session is not None:
+            ckpt._session.seals.meanwhile.buffers.settled()
+        change()
+print("modes", *modes, flush=True)

@@ -1,0 +1,135 @@
+"""Saves that do not stop the training: each is the state of its boundary, whatever the script does in the meantime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.listening import Listener, Zygote
+
+from outlast_jobs.look import Verdict, look
+from outlast_worker.restoring import digest_generation
+
+SCRIPT = Path(__file__).parent / "scripts" / "changing.py"
+EVERY = 4
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    found = Zygote()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path, zygote: Zygote) -> Iterator[Listener]:
+    listener = Listener(tmp_path / "run", zygote)
+    (listener.folder / "train.py").write_text(SCRIPT.read_text())
+    yield listener
+    listener.close()
+
+
+def _through(run: Listener, code: int = 0, **env: str) -> str:
+    found, output = run.through(OUTLAST_SAVE_EVERY_STEPS=str(EVERY), **env)
+    assert found == code, output
+    return output
+
+
+def _check(run: Listener) -> list[int]:
+    """The steps of all generations, each of which is whole and the state that its boundary had."""
+    states = dict(line.split() for line in (run.folder / "states").read_text().splitlines())
+    steps = []
+    for path in run.generations():
+        assert look(path, run.run_id, full=True).verdict is Verdict.VERIFIED
+        step = int(path.name[5:14])
+        if not path.name.endswith(
+            ".final"
+        ):  # that is of the end of the script, which changed its own values since
+            assert digest_generation(path) == states[str(step)], step
+            steps.append(step)
+    return steps
+
+
+@pytest.mark.parametrize("late", ["1", "0"])
+def test_a_state_is_saved_while_the_training_goes_on(run: Listener, late: str) -> None:
+    """Nothing changes but by the optimizer: each save but the run's first is copied meanwhile, and exact."""
+    output = _through(run, LATE=late)
+    assert _check(run) == [4, 8, 12, 16, 20, 24]
+    line = next(line for line in output.splitlines() if line.startswith("modes"))
+    assert line.count("meanwhile:24") == 5  # six parameters, and three tensors of the optimizer for each
+    assert "weights" not in output
+    phases = run.values("X_OUTLAST_PHASE")
+    assert "train" in phases
+    assert len(run.values("X_OUTLAST_SEALED")) == 7
+    assert all(float(seconds) > 0 for seconds in run.values("X_OUTLAST_SECONDS"))
+
+
+@pytest.mark.parametrize("mode", ["clip", "swap", "load", "moments", "hand"])
+def test_weights_that_torch_sees_changing_are_never_saved_changed(run: Listener, mode: str) -> None:
+    """A save under which they change is discarded and the next boundary saved; said once; after the second such
+    save all are copied at once, and the cadence is kept again to the step."""
+    output = _through(run, MODE=mode, SKIPPED="6")
+    assert _check(run) == [4, 9, 13, 16, 20, 24]
+    assert output.count("weights are changed between a boundary and the next update, first after step 8") == 1
+    assert output.count("from now on a save copies the whole state") == 1
+    assert not run.values("X_OUTLAST_SAVE_FAILED")
+
+
+@pytest.mark.parametrize("mode", ["clip", "data", "numpy"])
+def test_rehearsals_find_changes_and_lose_nothing(run: Listener, mode: str) -> None:
+    """The first saves are copied at once and compared before the next update: what changes weights where torch
+    sees nothing ends the copying meanwhile, loudly; every save is kept, and exact."""
+    output = _through(run, MODE=mode, REHEARSALS="3")
+    assert _check(run) == [4, 8, 12, 16, 20, 24]
+    assert output.count("from now on a save copies the whole state") == 1
+    assert ("does not see it" in output) == (mode != "clip")
+
+
+@pytest.mark.parametrize("mode", ["data", "numpy"])
+def test_samples_find_weights_that_change_as_a_whole(run: Listener, mode: str) -> None:
+    """Between two rehearsals a change that torch does not see is found by some bytes of each tensor: discarded,
+    the next boundary saved, and nothing copied meanwhile any longer."""
+    output = _through(run, MODE=mode, SKIPPED="14")
+    assert _check(run) == [4, 8, 12, 17, 20, 24]
+    assert output.count("from now on a save copies the whole state") == 1
+    assert "saves since step 8 may hold such changes" in output
+
+
+def test_a_rehearsal_is_repeated_now_and_then(run: Listener) -> None:
+    """One save in so many is compared again: what begins late to change weights unseen is found."""
+    output = _through(run, MODE="data", SKIPPED="40", TOTAL="60", CHECKED="10", SAMPLES="0")
+    line = next(line for line in output.splitlines() if line.startswith("modes"))
+    assert line.count("meanwhile:24") == 9
+    assert "rehearsed:24" in line
+    assert "saves since step 8 may hold such changes" in output
+    assert _check(run) == list(range(4, 61, 4))
+
+
+def test_other_memory_behind_a_weight_is_no_change_of_what_was_noted(run: Listener) -> None:
+    """What a parameter pointed to at the boundary is saved, whatever it points to by the time of the copy."""
+    _through(run, MODE="pointer")
+    assert _check(run) == [4, 8, 12, 16, 20, 24]
+
+
+def test_updates_that_are_skipped_hold_nothing_up(run: Listener) -> None:
+    """An optimizer that never steps (a scaler found infinities, say): the next boundary ends the copy."""
+    _through(run, MODE="skip")
+    assert _check(run) == [4, 8, 12, 16, 20, 24]
+
+
+def test_a_stop_waits_for_what_is_in_flight_and_saves_its_own_boundary(run: Listener) -> None:
+    """TERM two steps after a save began: both are sealed, in order, and the run goes on bit for bit."""
+    _through(run, 75, MODE="killed")
+    assert run.values("X_OUTLAST_EXIT") == ["saved"]
+    assert run.values("X_OUTLAST_SEALED")[-2:] == ["step-000000012.a0001", "step-000000014.a0001"]
+    assert "meanwhile:24" in _through(run)  # what was restored is copied meanwhile too
+    assert _check(run)[-1] == 24
+
+
+def test_a_failure_of_the_script_leaves_what_was_in_flight(run: Listener) -> None:
+    """An exception in the step after a boundary that is being saved: that save is sealed, and the failure told."""
+    _through(run, 1, MODE="raise")
+    assert json.loads(run.values("X_OUTLAST_FAILURE")[0])["step"] == 12
+    assert _check(run) == [4, 8, 12]

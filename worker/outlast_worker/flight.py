@@ -1,0 +1,246 @@
+"""One save in flight: copied, written and sealed by a thread of its own while the training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from outlast_worker.imaging import Snapshot
+from outlast_worker.saving import Saved
+from outlast_worker.window import Copying, same
+
+YIELDS_FOR = 1.0
+"""Seconds for which the writer gives way to the training; then it goes on as anybody, or it would starve."""
+
+_NICE = 10
+_REPORT_EVERY = 0.2  # seconds
+
+
+class Changed(Exception):
+    """What was copied is not the boundary's state: weights were changed in the meantime."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a save."""
+
+    saved: Saved | None = None
+    changed: bool = False
+    error: BaseException | None = None
+
+
+class Flight:
+    """From a boundary on. The training's thread calls `close` before anything that was noted may change."""
+
+    def __init__(
+        self,
+        step: int,
+        snapshot: Snapshot,
+        write: Callable[[Callable[[], None], Callable[[int], None]], Saved],
+        report: Callable[[int], None],
+        landed: Callable[[Outcome], None],
+        crew: Crew,
+    ) -> None:
+        self.step = step
+        self.outcome: Outcome | None = None
+        self.open = True
+        """Whether `close` still has something to do."""
+        self._snapshot = snapshot
+        self._write = write
+        self._report = report
+        self._landed = landed
+        self._copying = Copying(snapshot.meanwhile)
+        self._settled = threading.Event()  # what was copied is known to be right, or known not to be
+        self._good = not snapshot.meanwhile
+        if self._good:
+            self._settled.set()
+        self._reported = 0.0
+        self._yielding = Yielding()
+        self._crew = crew
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Begin. RuntimeError where no thread can be had."""
+        self._crew.carry(self._run)
+
+    def close(self) -> tuple[bool, bool]:
+        """End the copy, helping with it, and see whether the sources kept still; by the training's thread alone.
+
+        Whether versions moved, and whether bytes changed without that. Either is said once.
+        """
+        if not self.open:
+            return False, False
+        self.open = False
+        self._copying.finish()
+        snapshot = self._snapshot
+        if self._settled.is_set() and not snapshot.rehearsed:
+            return False, False
+        moved = any(watched.changed for watched in snapshot.watched)
+        kept = same(snapshot.rehearsed) if snapshot.rehearsed else snapshot.probe.found_again()
+        if not self._settled.is_set():
+            self._good = kept and not moved
+            self._settled.set()
+        return moved, not kept and not moved
+
+    @property
+    def compared(self) -> bool:
+        """Whether `close` compares all of what could have changed unseen."""
+        return bool(self._snapshot.rehearsed)
+
+    @property
+    def meanwhile(self) -> bool:
+        """Whether anything was left to be copied while the training went on."""
+        return bool(self._snapshot.meanwhile)
+
+    @property
+    def discarded(self) -> bool:
+        """Whether it will not be sealed, since weights were changed under it."""
+        return self._settled.is_set() and not self._good
+
+    def wait(self) -> Outcome:
+        """Wait for its end."""
+        self._ended.wait()
+        return self.outcome or Outcome(error=RuntimeError("the thread that saves ended without a word"))
+
+    def _run(self) -> None:
+        try:
+            self._copying.finish()
+            if not self._settled.is_set():
+                between_operations(self._look)
+            self._yielding.begin()
+            outcome = Outcome(saved=self._write(self._confirmed, self._progress))
+        except Changed:
+            outcome = Outcome(changed=True)
+        except BaseException as error:  # the training's thread takes it in at its next boundary
+            outcome = Outcome(error=error)
+        self._yielding.end()
+        self.outcome = outcome
+        try:
+            self._landed(outcome)
+        finally:
+            self._ended.set()
+
+    def _progress(self, written: int) -> None:
+        if self.discarded:
+            raise Changed
+        self._yielding.look()
+        now = time.monotonic()
+        if now - self._reported >= _REPORT_EVERY:
+            self._reported = now
+            self._report(written)
+
+    def _confirmed(self) -> None:
+        """Before the seal: nothing gets a name of which the training's thread has not said that it is right."""
+        self._settled.wait()
+        if not self._good:
+            raise Changed
+
+    def _look(self) -> None:
+        """By the training's thread, soon after the copy's end: it need not wait for the next update to be right."""
+        if not self.open or self._settled.is_set():
+            return
+        snapshot = self._snapshot
+        if not any(watched.changed for watched in snapshot.watched) and snapshot.probe.found_again():
+            self._good = True
+            self._settled.set()
+
+
+class Crew:
+    """The thread that carries saves, one after another; begun with the first, and anew where a fork has none."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def carry(self, job: Callable[[], None]) -> None:
+        """Have this done. RuntimeError where no thread can be had."""
+        if self._thread is None or not self._thread.is_alive():
+            self._jobs = queue.SimpleQueue()
+            thread = threading.Thread(target=self._work, args=(self._jobs,), name="outlast-save", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._jobs.put(job)
+
+    @staticmethod
+    def _work(jobs: queue.SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            job = jobs.get()
+            with contextlib.suppress(Exception):  # what matters of it is in the outcome
+                job()
+            del job  # and with it the memory that it held
+
+
+class Yielding:
+    """Threads that give way to the training at first. Each that works calls `look` from time to time."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._mine = threading.local()  # its threads are told apart by what they have been told
+
+    def begin(self) -> None:
+        """From now on, and in this thread."""
+        self._until = time.monotonic() + YIELDS_FOR
+        self.look()
+
+    def end(self) -> None:
+        """No longer, in this thread: it will copy the next state."""
+        self._until = 0.0
+        self.look()
+
+    def look(self) -> None:
+        """Give way, or no longer. Only where that can be taken back: to rise again takes a right."""
+        lowered = getattr(self._mine, "lowered", None)
+        if lowered is None:  # a thread inherits the niceness of the one that starts it
+            lowered = self._mine.lowered = os.getpriority(os.PRIO_PROCESS, 0) == _NICE
+        if time.monotonic() < self._until:
+            if not lowered and _may_rise():
+                self._mine.lowered = _set_nice(_NICE)
+        elif lowered:
+            self._mine.lowered = not _set_nice(0)
+
+
+def _may_rise() -> bool:
+    """Whether niceness can be taken back here. Where not, the attempt costs one step of it."""
+    return os.getpriority(os.PRIO_PROCESS, 0) == 0 and _set_nice(1) and _set_nice(0)
+
+
+def _set_nice(value: int) -> bool:
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), value)
+    except OSError:
+        return False
+    return True
+
+
+_waiting: list[Any] = []  # what the interpreter still has to call may not be freed
+
+
+def between_operations(call: Callable[[], None]) -> None:
+    """Have the main thread call this soon, when it is in no operation of torch's: as it does with signal handlers."""
+
+    def pending(_: Any) -> int:
+        with contextlib.suppress(ValueError):
+            _waiting.remove(callback)
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_code.co_name.startswith("__torch_"):  # Python within an operation
+                return 0
+        call()
+        return 0
+
+    callback = _CALLBACK(pending)
+    _waiting.append(callback)
+    if ctypes.pythonapi.Py_AddPendingCall(callback, None) != 0:
+        _waiting.remove(callback)
+
+
+_CALLBACK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

@@ -1,0 +1,112 @@
+"""A state on its way into the buffer, laid out there as the files that will be written."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from outlast_jobs.blocks import Image
+from outlast_worker.buffer import Buffer, aligned
+from outlast_worker.image import ShardImage, layout_of
+from outlast_worker.layout import Layout
+from outlast_worker.shards import PARTS, Component, Taken
+from outlast_worker.snapshot import has_nan
+from outlast_worker.sources import Mode, watched_by
+from outlast_worker.window import Probe, Span, Watched, copy_now, watch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the shards of a state lie in a buffer."""
+
+    taken: Taken
+    layouts: tuple[Layout, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of buffer that it takes."""
+        return self.starts[-1]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state that is in the buffer, but for what is still to be copied."""
+
+    images: tuple[Image, ...]
+    meanwhile: tuple[Span, ...]
+    """To be copied before the sources change."""
+    rehearsed: tuple[Span, ...]
+    """Copied, and to be compared before the sources may change."""
+    watched: tuple[Watched, ...]
+    probe: Probe
+
+
+def plan(taken: Taken) -> Plan:
+    """Where everything goes. NoLayout where this torch can't tell."""
+    layouts = tuple(layout_of(taken, number) for number in range(len(taken.shards)))
+    return Plan(taken, layouts, tuple(aligned([layout.size for layout in layouts])))
+
+
+def into(buffer: Buffer, planned: Plan, mode: Mode, movable: dict[tuple[Any, ...], torch.Tensor]) -> Snapshot:
+    """Copy what can't wait; what can is only noted. The buffer is free for it."""
+    meanwhile: list[Span] = []
+    now: list[Span] = []
+    tensors: list[torch.Tensor] = []
+    for layout, components, start in zip(planned.layouts, planned.taken.shards, planned.starts, strict=False):
+        for gap in layout.gaps:
+            component = components[gap.storage]
+            owners = None if mode is Mode.AT_ONCE else watched_by(component, movable)
+            span = _span(component, buffer.address + start + gap.start, gap.nbytes)
+            if owners is None and component.memory() is None:
+                copy_now([span])  # made for this: one at a time, or there would be a second copy of all
+            elif owners is None:
+                now.append(span)
+            else:
+                meanwhile.append(span)
+                tensors += owners
+    watched = watch(tensors)  # before the first byte is read
+    probe = Probe(meanwhile if mode is Mode.MEANWHILE else (), random.Random())
+    copy_now(now if mode is Mode.MEANWHILE else [*now, *meanwhile])
+    images = tuple(
+        ShardImage(layout, (), buffer.view[start : start + layout.size])
+        for layout, start in zip(planned.layouts, planned.starts, strict=False)
+    )
+    rehearsing = mode is Mode.REHEARSED
+    return Snapshot(
+        images,
+        () if rehearsing else tuple(meanwhile),
+        tuple(meanwhile) if rehearsing else (),
+        tuple(watched),
+        probe,
+    )
+
+
+def parts_have_nan(planned: Plan, buffer: Buffer) -> bool:
+    """Whether a tensor of a part holds a NaN, by what was copied."""
+    for layout, components, start in zip(planned.layouts, planned.taken.shards, planned.starts, strict=False):
+        for gap in layout.gaps:
+            component = components[gap.storage]
+            parts = {member.key for member in component.members if member.bucket == PARTS}
+            part = buffer.view[start + gap.start : start + gap.start + gap.nbytes]
+            for view in component.storage().views:
+                if view.key in parts:
+                    whole = torch.frombuffer(part, dtype=view.dtype)
+                    if has_nan(whole.as_strided(view.shape, view.stride, view.offset)):
+                        return True
+    return False
+
+
+def _span(component: Component, target: int, nbytes: int) -> Span:
+    first = component.members[0].tensor
+    address = component.memory()
+    if address is not None:
+        return Span(address, target, nbytes, first)
+    made = next(iter(component.content().values()))
+    storage = made.untyped_storage()
+    if storage.nbytes() != nbytes:
+        raise ValueError(f"a storage has {storage.nbytes()} bytes, {nbytes} were laid out")
+    return Span(storage.data_ptr(), target, nbytes, made)

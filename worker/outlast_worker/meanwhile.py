@@ -1,0 +1,114 @@
+"""Saving while the training goes on: what may be copied then, into which memory, and what is in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from outlast_worker.buffer import Buffer, Buffers
+from outlast_worker.flight import Crew, Flight, Outcome
+from outlast_worker.imaging import Plan, Snapshot, into, plan
+from outlast_worker.layout import NoLayout
+from outlast_worker.saving import Saved
+from outlast_worker.shards import Taken
+from outlast_worker.sources import Mode, Sources, Trust
+
+Write = Callable[[Plan, Buffer, Snapshot, Callable[[], None], Callable[[int], None]], Saved]
+"""Writes and seals a snapshot; the first call in it comes before the seal, the second tells the bytes written."""
+
+
+class Meanwhile:
+    """The saves of an attempt that do not stop the training; at most one is in flight."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.buffers = Buffers()
+        self.flight: Flight | None = None
+        self.redo: str | None = None
+        """Why the next boundary has to be saved: what was in flight is discarded."""
+        self._say = say
+        self._crew = Crew()
+        self._unchecked: int | None = None  # first step that was copied meanwhile since all was compared
+        self._trust = Trust()
+        self._sources = Sources((), self.close)
+
+    def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """These tell before they step. Without any, all is copied at the boundary."""
+        self._sources = Sources(optimizers, self.close)
+
+    @property
+    def step(self) -> int | None:
+        """The step whose save is in flight and not discarded."""
+        return self.flight.step if self.flight is not None and not self.flight.discarded else None
+
+    def begin(
+        self,
+        step: int,
+        taken: Taken,
+        write: Write,
+        *,
+        announce: Callable[[], None],
+        report: Callable[[int], None],
+        landed: Callable[[Outcome], None],
+    ) -> bool:
+        """Copy what can't wait, and let a thread do the rest. False where there is no memory or no way for it."""
+        if self.flight is not None:
+            raise RuntimeError("a save is in flight: only one is at a time")
+        try:
+            planned = plan(taken)
+        except NoLayout:
+            return False
+        buffer = self.buffers.of(planned.size)
+        if buffer is None:
+            return False
+        announce()
+        self.redo = None
+        mode = self._trust.next()
+        movable = {} if mode is Mode.AT_ONCE else self._sources.movable()
+        snapshot = into(buffer, planned, mode, movable)
+        flight = Flight(
+            step,
+            snapshot,
+            lambda confirmed, progress: write(planned, buffer, snapshot, confirmed, progress),
+            report,
+            landed,
+            self._crew,
+        )
+        try:
+            flight.start()
+        except RuntimeError:  # no more threads for us
+            return False
+        self.flight = flight
+        return True
+
+    def close(self) -> None:
+        """What was noted may change from here on. By the training's thread, before each update among others."""
+        flight = self.flight
+        if flight is None or not flight.open:
+            return
+        moved, differs = flight.close()
+        if moved or differs:
+            self._changed(flight, moved)
+        elif flight.compared:
+            self._unchecked = None
+        elif flight.meanwhile and self._unchecked is None:
+            self._unchecked = flight.step
+
+    def _changed(self, flight: Flight, moved: bool) -> None:
+        if flight.discarded:
+            self.redo = (
+                f"the save of step {flight.step} is discarded: weights were changed while it was copied"
+            )
+        if not moved:
+            self._trust.differed()
+        elif self._trust.changed():
+            what = f"; {self.redo}, and the next boundary is saved instead" if self.redo else ""
+            when = f"first after step {flight.step}"
+            self._say(f"weights are changed between a boundary and the next update, {when}{what}")
+        if self._trust.ended:
+            old = ""
+            if not moved and self._unchecked is not None:
+                old = f"; saves since step {self._unchecked} may hold such changes"
+            self._say(
+                f"{self._trust.ended}: from now on a save copies the whole state before training goes on{old}"
+            )

@@ -1,0 +1,128 @@
+"""Which tensors may be copied while the training goes on, and what is learnt of whether they keep still.
+
+Only what nothing but an optimizer's step is known to change: its parameters and its state, where it tells before it
+steps. All else is copied at the boundary.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from outlast_worker.shards import Component
+
+REHEARSALS = 3
+"""So many saves of an attempt are copied at the boundary and compared before the next update."""
+CHECK_EVERY = 50
+"""And one in so many after them."""
+CHANGES = 2
+"""After so many saves under which weights were changed, all are copied at the boundary."""
+
+
+class Mode(enum.StrEnum):
+    """How a state is copied."""
+
+    AT_ONCE = "at once"
+    REHEARSED = "rehearsed"  # at once, and compared before the next update
+    MEANWHILE = "meanwhile"  # while the training goes on
+
+
+class Trust:
+    """Whether weights keep still between a boundary and the next update, by what was seen of it so far."""
+
+    def __init__(self) -> None:
+        self.ended = ""
+        """Why nothing is copied meanwhile any longer."""
+        self._saves = 0
+        self._changes = 0
+        self._once_more = False
+
+    def next(self) -> Mode:
+        """How the next save is copied."""
+        if self.ended:
+            return Mode.AT_ONCE
+        if self._once_more:
+            self._once_more = False
+            return Mode.AT_ONCE
+        self._saves += 1
+        checked = self._saves <= REHEARSALS or self._saves % CHECK_EVERY == 0
+        return Mode.REHEARSED if checked else Mode.MEANWHILE
+
+    def changed(self) -> bool:
+        """The version of a tensor moved. Whether that is the first time."""
+        self._changes += 1
+        self._once_more = True
+        if self._changes >= CHANGES and not self.ended:
+            self.ended = "weights are changed between a boundary and the next update, again and again"
+        return self._changes == 1
+
+    def differed(self) -> None:
+        """Bytes changed and no version moved."""
+        self.ended = "weights are changed where torch does not see it (through .data, numpy or other memory)"
+
+
+class Sources:
+    """The optimizers that tell before they step, and what they own."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], before_step: Callable[[], None]) -> None:
+        self._optimizers = [o for o in optimizers if _hook(o, before_step)]
+
+    def movable(self) -> dict[tuple[Any, ...], torch.Tensor]:
+        """The tensors that only those optimizers change, by their place in memory."""
+        return {place(tensor): tensor for tensor in self._owned() if _plain(tensor)}
+
+    def _owned(self) -> Iterator[torch.Tensor]:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+            for entries in optimizer.state.values():
+                if isinstance(entries, dict):
+                    yield from (value for value in entries.values() if isinstance(value, torch.Tensor))
+
+
+def watched_by(
+    component: Component, movable: dict[tuple[Any, ...], torch.Tensor]
+) -> list[torch.Tensor] | None:
+    """The tensors to watch while this is copied; None where it has to be copied at once."""
+    if component.copied or component.memory() is None:
+        return None
+    storage = component.storage().nbytes
+    found = []
+    for member in component.members:
+        tensor = member.tensor
+        if tensor.numel() == 0 or tensor.untyped_storage().nbytes() != storage:
+            return None  # part of a larger memory, of which something else may be in use
+        owner = movable.get(place(tensor))
+        if owner is None:
+            return None
+        found += [owner, tensor]
+    return found
+
+
+def place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What makes two tensors the same in memory."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    if type(tensor) not in kinds or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    return not tensor.is_shared()  # with other processes, which may write at any time
+
+
+def _hook(optimizer: torch.optim.Optimizer, before_step: Callable[[], None]) -> bool:
+    register = getattr(optimizer, "register_step_pre_hook", None)
+    if register is None or type(optimizer).step is torch.optim.Optimizer.step:
+        return False
+    # Only a step that torch has wrapped calls the hooks.
+    if not getattr(type(optimizer).step, "hooked", False):
+        return False
+    try:
+        register(lambda *_: before_step())
+    except AttributeError:  # a subclass that skipped the initialisation has no place for hooks
+        return False
+    return True
