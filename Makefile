@@ -32,8 +32,14 @@ lint: $(STAMP)
 	done
 	$(BIN)/lint-imports
 
-bench: $(STAMP)
-	$(BIN)/python bench/bench.py
+# In an environment of its own: the peers are no part of outlast.
+bench: bench/.venv/.installed
+	bench/.venv/bin/python bench/results.py
+
+bench/.venv/.installed: pyproject.toml constraints-dev.txt bench/requirements.txt
+	$(PYTHON) -m venv bench/.venv
+	bench/.venv/bin/python -m pip install $(PIP_QUIET) -c constraints-dev.txt -e . -r bench/requirements.txt
+	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) bench/.venv build dist
