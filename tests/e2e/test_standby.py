@@ -61,6 +61,12 @@ def facts(run: Run, attempt: int) -> dict[str, Any]:
     return run.until(look, f"the facts of attempt {attempt}")
 
 
+def niceness(pid: int) -> list[int]:
+    """The nice value of each thread: the 19th field of its stat (proc(5))."""
+    stats = [path.read_text().rpartition(")")[2].split() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return [int(fields[16]) for fields in stats]
+
+
 def end(run: Run, supervisor: Supervisor) -> None:
     supervisor.send(signal.SIGTERM)
     assert supervisor.wait() == ExitCode.SAVED, run.report()
@@ -117,6 +123,10 @@ def test_one_that_is_still_warming_is_not_waited_for(make_run: MakeRun) -> None:
     first = facts(run, 1)
     run.until((run.folder / "warming").exists, "a standby that warms")
     warming = standby(run, "warming")
+    assert sorted(niceness(warming)) == [
+        0,
+        10,
+    ]  # the thread that warms yields; the one that will train does not
     kill(first["pid"])
     assert facts(run, 2)["pid"] != warming
     assert not gone(warming)
