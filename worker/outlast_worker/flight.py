@@ -17,7 +17,7 @@ from outlast_worker.imaging import Snapshot
 from outlast_worker.saving import Saved
 from outlast_worker.window import Copying, same
 
-YIELDS_FOR = 1.0
+YIELDS_FOR = 0.1
 """Seconds for which the writer gives way to the training; then it goes on as anybody, or it would starve."""
 
 _NICE = 10

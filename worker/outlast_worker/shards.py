@@ -7,6 +7,7 @@ views of one storage, so that tied weights load tied; a view into a larger stora
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,7 @@ class Component:
     def content(self) -> dict[str, torch.Tensor]:
         """The tensors on the CPU, with their strides and their sharing, and nothing around them."""
         first = self.members[0].tensor
-        if self._is_one():
+        if self._is_one:
             tensor = _alone(first, self.copied)
             return {member.key: tensor for member in self.members}
         start = min(_span(member.tensor)[0] for member in self.members)
@@ -58,9 +59,38 @@ class Component:
 
     def storage(self) -> Storage:
         """What ``content`` will hold, without making it."""
+        return self._storage
+
+    def memory(self) -> int | None:
+        """Where the bytes of that storage lie already, in this process; None where they have to be made."""
         first = self.members[0].tensor
-        start, end = _span(first)
-        if _has_holes(first) and self._is_one():
+        if first.device.type != "cpu" or self._compact:
+            return None
+        return int(first.untyped_storage().data_ptr()) + self._extent[0] * first.element_size()
+
+    @functools.cached_property
+    def _is_one(self) -> bool:
+        if len(self.members) == 1:
+            return True
+        return (
+            len({(m.tensor.storage_offset(), m.tensor.shape, m.tensor.stride()) for m in self.members}) == 1
+        )
+
+    @functools.cached_property
+    def _compact(self) -> bool:
+        """Whether its elements lie apart, and will be copied together."""
+        start, end = self._extent
+        return self._is_one and end - start > self.members[0].tensor.numel()
+
+    @functools.cached_property
+    def _extent(self) -> tuple[int, int]:
+        spans = [_span(member.tensor) for member in self.members]
+        return min(start for start, _ in spans), max(end for _, end in spans)
+
+    @functools.cached_property
+    def _storage(self) -> Storage:
+        first = self.members[0].tensor
+        if self._compact:
             compact = torch.empty_strided(
                 first.shape, first.stride(), dtype=first.dtype, device="meta"
             ).clone()
@@ -68,8 +98,7 @@ class Component:
             return Storage(
                 first.numel() * first.element_size(), tuple(View(m.key, *view) for m in self.members)
             )
-        start = min(_span(member.tensor)[0] for member in self.members)
-        end = max(_span(member.tensor)[1] for member in self.members)
+        start, end = self._extent
         views = tuple(
             View(
                 m.key,
@@ -81,19 +110,6 @@ class Component:
             for m in self.members
         )
         return Storage((end - start) * first.element_size(), views)
-
-    def memory(self) -> int | None:
-        """Where the bytes of that storage lie already, in this process; None where they have to be made."""
-        first = self.members[0].tensor
-        if first.device.type != "cpu" or (_has_holes(first) and self._is_one()):
-            return None
-        start = min(_span(member.tensor)[0] for member in self.members)
-        return int(first.untyped_storage().data_ptr()) + start * first.element_size()
-
-    def _is_one(self) -> bool:
-        return (
-            len({(m.tensor.storage_offset(), m.tensor.shape, m.tensor.stride()) for m in self.members}) == 1
-        )
 
 
 @dataclass(frozen=True)
@@ -202,15 +218,10 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + 1 + reach
 
 
-def _has_holes(tensor: torch.Tensor) -> bool:
-    start, end = _span(tensor)
-    return end - start > tensor.numel()
-
-
 def _alone(tensor: torch.Tensor, copied: bool) -> torch.Tensor:
     start, end = _span(tensor)
     whole = tensor.untyped_storage().nbytes() == (end - start) * tensor.element_size()
-    if _has_holes(tensor):
+    if end - start > tensor.numel():
         return tensor.clone().cpu()  # holes between the elements: a compact copy
     if whole and not copied and tensor.device.type == "cpu":
         return tensor

@@ -46,6 +46,7 @@ _FACTORIES: dict[str, Callable[[], Any] | None] = {
     "dict": dict,
     "set": set,
 }
+_WORD = 1 << 63
 _INT_BITS = 2000  # the safe loader reads integers of at most 255 bytes
 _ARRAY_KINDS = "biufcSUMm"  # without objects, records and void
 _TORCH_NUMERIC = frozenset(
@@ -154,6 +155,8 @@ class _Walk:
         return done
 
     def _items(self, value: Any, path: str, depth: int) -> list[Any]:
+        if all(type(item) is int and -_WORD <= item < _WORD for item in value):
+            return list(value)  # a generator's words, by the hundreds at each save
         return [self.convert(item, join(path, n), depth) for n, item in enumerate(value)]
 
     def _list(self, value: list[Any], path: str, depth: int) -> Any:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-SAMPLES = 2000
-"""Samples in all of a state that is copied meanwhile; each costs about half a microsecond at the boundary."""
+SAMPLES = 500
+"""Samples in all of a state that is copied meanwhile; each costs about a microsecond at the boundary."""
 
 _PIECE = 8 << 20
 _SAMPLE = 32  # bytes
@@ -113,10 +113,11 @@ class Probe:
     def __init__(self, spans: Sequence[Span], chance: random.Random) -> None:
         each = min(max(SAMPLES // max(len(spans), 1), 1), _MOST)
         self._seen: list[tuple[int, bytes]] = []
+        bits = chance.getrandbits
         for span in spans:
-            last = span.nbytes - min(_SAMPLE, span.nbytes)
-            for at in (0, last, *(chance.randrange(last + 1) for _ in range(each - 2))) if SAMPLES else ():
-                size = min(_SAMPLE, span.nbytes)
+            size = min(_SAMPLE, span.nbytes)
+            last = span.nbytes - size
+            for at in (0, last, *(bits(62) % (last + 1) for _ in range(each - 2))) if SAMPLES else ():
                 self._seen.append((span.target + at, ctypes.string_at(span.source + at, size)))
 
     def found_again(self) -> bool:

@@ -18,7 +18,7 @@ TOTAL = int(os.environ.get("TOTAL", "24"))
 SKIPPED = int(os.environ.get("SKIPPED", "0"))  # the first steps, which change nothing
 sources.REHEARSALS = int(os.environ.get("REHEARSALS", "0"))
 sources.CHECK_EVERY = int(os.environ.get("CHECKED", "50"))
-window.SAMPLES = int(os.environ.get("SAMPLES", "2000"))
+window.SAMPLES = int(os.environ.get("SAMPLES", "500"))
 modes: list[str] = []
 _into, _run = imaging.into, flight.Flight._run
 
