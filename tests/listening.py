@@ -71,6 +71,7 @@ with ckpt:
         if mode == "exit" and at == 7: sys.exit(3)
         if mode == "full" and at in (10, 11):
             import resource
+            if at == 11: ckpt._session.seals.settle(wait=True)  # it is full until the save has ended
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (100 if at == 10 else -1, -1))
         ckpt.extra["last"] = at
