@@ -1,0 +1,134 @@
+"""Commands that ask a supervisor: it answers in its own words, and without one it is said what holds."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.supervisor.cli.records import journal, status_of
+
+from outlast_jobs import events
+from outlast_jobs.history import read_history
+from outlast_jobs.locks import Busy, RunLock
+from outlast_jobs.requests import read_requests, remove_request
+from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor.commands import invoke
+
+
+@pytest.fixture
+def supervised(run: RunDirectory) -> Iterator[Callable[[bool, str], None]]:
+    """Somebody has the run and answers every request in the way that is set."""
+    lock = RunLock(run)
+    if isinstance(lock.acquire(), Busy):
+        raise RuntimeError("the lock of a new run is taken")
+    end = threading.Event()
+    answer: list[tuple[bool, str]] = []
+
+    def serve() -> None:
+        while not end.wait(0.01):
+            for request in read_requests(run).asked if answer else ():
+                data = {
+                    "id": request.id,
+                    "ok": answer[0][0],
+                    "text": f"{answer[0][1]} {request.verb} {request.args}",
+                }
+                journal(run, (events.ANSWERED, data))
+                remove_request(run, request.id)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield lambda ok, text: answer.__setitem__(slice(None), [(ok, text)])
+    end.set()
+    thread.join()
+    lock.release()
+
+
+@pytest.mark.parametrize("verb", ["save", "stop", "restart", "reload"])
+def test_a_request_is_answered_with_the_supervisors_words(
+    verb: str, supervised: Callable[[bool, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Granted is 0 on stdout, refused is 1 on stderr."""
+    supervised(True, "well:")
+    assert invoke([verb]) == 0
+    assert capsys.readouterr().out == f"well: {verb} {{}}\n"
+    supervised(False, "no:")
+    assert invoke([verb]) == 1
+    assert capsys.readouterr().err == f"outlast: no: {verb} {{}}\n"
+    assert invoke([verb, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_pin_names_the_generation(
+    run: RunDirectory, supervised: Callable[[bool, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one given, or else the newest verified one."""
+    supervised(True, "ok")
+    assert invoke(["pin", "tiny", "step-000000001.a0001"]) == 0
+    assert "step-000000001.a0001" in capsys.readouterr().out
+    assert invoke(["pin"]) == 64
+    status_of(run, verified="step-000000002.a0001")
+    assert invoke(["pin", "--remove"]) == 0
+    assert "unpin {'generation': 'step-000000002.a0001'}" in capsys.readouterr().out
+
+
+def test_an_unanswered_request_stands(
+    run: RunDirectory, supervised: Callable[[bool, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2 after the time given, and the supervisor will still find it."""
+    assert invoke(["save", "--wait", "0.05"]) == 2
+    assert "the request stands" in capsys.readouterr().err
+    assert [request.verb for request in read_requests(run).asked] == ["save"]
+
+
+@pytest.mark.parametrize("verb", ["save", "restart", "reload"])
+def test_without_a_supervisor_there_is_nobody_to_ask(
+    verb: str, run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1 with the cure, and no request is left for a later start to act on."""
+    status_of(run, as_of=0.0, host="another")
+    assert invoke([verb]) == 1
+    assert 'start it with "outlast run"' in capsys.readouterr().err
+    assert not read_requests(run).asked
+
+
+def test_a_supervisor_on_another_host_is_asked_while_its_snapshot_is_fresh(run: RunDirectory) -> None:
+    """Nobody here can see its process; its sign of life counts."""
+    status_of(run, host="another")
+    assert invoke(["save", "--wait", "0"]) == 2
+    status_of(run, host="another", as_of=time.time() - 100)
+    assert invoke(["save", "--wait", "0"]) == 1
+
+
+def test_stop_without_a_supervisor_holds_the_run(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Journaled under the lock, which is free again; a second stop says that it is held already."""
+    journal(
+        run,
+        (events.SUPERVISOR_STARTED, {"identity": "x", "version": "0", "job_digest": "j", "code_digest": "c"}),
+    )
+    status_of(run, as_of=0.0)
+    assert invoke(["stop"]) == 0
+    assert "held" in capsys.readouterr().out
+    held = read_history(run).held
+    if held is None:
+        raise AssertionError("not held")
+    assert (held.job_digest, held.code_digest) == ("j", "c")
+    assert held.reason.startswith("stopped by ")
+    assert (run.read_status() or {})["held"] == held.reason
+    lock = RunLock(run)
+    assert not isinstance(lock.acquire(), Busy)
+    lock.release()
+    assert invoke(["stop"]) == 0
+    assert "already held" in capsys.readouterr().out
+
+
+def test_stop_of_a_done_run_changes_nothing(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is complete is not held."""
+    journal(run, (events.DONE, {"attempt": 1, "command_digest": "c"}))
+    assert invoke(["stop"]) == 0
+    assert "already complete" in capsys.readouterr().out
+    assert read_history(run).held is None
