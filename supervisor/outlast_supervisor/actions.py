@@ -37,6 +37,7 @@ class Choose(Struct, frozen=True):
     older: bool  # step back one generation, for this start only
     healthy: bool  # prefer a healthy one
     pass_over: bool  # what could not be read for a minute is passed over
+    start_at: float | None = None  # monotonic; the worker may be got ready before, and not be executed
 
 
 class Spawn(Struct, frozen=True):

@@ -20,7 +20,7 @@ from outlast_jobs.requests import remove_request
 from outlast_jobs.rundir import RunDirectory
 
 from . import actions as act
-from . import chores, linux, processes
+from . import chores, linux, processes, spawn
 from . import events as ev
 from .choosing import choose
 from .chores import Desk
@@ -64,6 +64,7 @@ class Carrier:
     _last_note: int = 0
     _launch_after: int = 0  # the record that has to be on disk before the worker starts
     _ready: Opened | None = None  # the files of the attempt that waits for it
+    _start_at: float = 0.0  # the instant before which it is not executed
     _cleared_once: bool = False
     _resumed_from: str | None = None
     _prune_waits: bool = False
@@ -105,16 +106,22 @@ class Carrier:
 
     def settle(self) -> None:
         """Carry out what waited for records that are on disk now."""
-        if self._ready is not None and self.journaler.settled(self._launch_after):
+        due = self.launch_due
+        if self._ready is not None and due is not None and time.monotonic() >= due:
             opened, self._ready = self._ready, None
             self._launch(opened)
         while self._queue and self.journaler.settled(self._queue[0][0]):
             self._do(self._queue.popleft()[1])
 
     @property
-    def next_due(self) -> float | None:
-        """When a queued action will not wait any longer."""
-        return self.journaler.next_due
+    def launch_due(self) -> float | None:
+        """When a worker whose record is on disk and whose files are open is forked: its exec is at its time.
+
+        A standby takes its place within a moment, so it is told at that time.
+        """
+        if self._ready is None or not self.journaler.settled(self._launch_after):
+            return None
+        return self._start_at if self.standby.ready else self._start_at - spawn.FORK_AHEAD
 
     def _do(self, action: act.Action) -> None:
         match action:
@@ -124,6 +131,7 @@ class Carrier:
                 self._leftovers(how)
             case act.Choose():
                 job, forced = self.launcher.job, self.launcher.forced
+                self._start_at = action.start_at or 0.0
                 self.chores.submit("chosen", lambda: choose(self.desk, job, action, forced))
             case act.Spawn(attempt, chosen, cause):
                 self.pulse.submit("opened", lambda: self.launcher.open(attempt, chosen, cause))
@@ -185,7 +193,7 @@ class Carrier:
         self.loop.intake.expect(self.desk.run_id, opened.attempt)
         if opened.told:
             self.tell(opened.told, "warning")
-        order = self.launcher.order(opened, self.loop.reachable())
+        order = self.launcher.order(opened, self.loop.reachable(), self._start_at)
 
         def went(worker: ProcessIdentity) -> None:
             self._close(opened)

@@ -88,8 +88,11 @@ class Launcher:
             os.close(log_fd)
             raise
 
-    def order(self, opened: Opened, socket_path: str) -> spawn.Order:
-        """What the worker of this attempt is to be; from now on it is the one whose signals count."""
+    def order(self, opened: Opened, socket_path: str, start_at: float = 0.0) -> spawn.Order:
+        """What the worker of this attempt is to be; from now on it is the one whose signals count.
+
+        It is not executed before ``start_at``, in monotonic seconds.
+        """
         job, attempt = self.job, opened.attempt
         self.signals = job.signals
         self.forced = None
@@ -103,6 +106,7 @@ class Launcher:
             alive_fd=opened.alive_fd,
             blocked=spawn.blocked_signals(job.signals.mode, job.signals.save),
             death=self.signal_of("stop"),
+            start_at=start_at,
         )
 
     def launch(

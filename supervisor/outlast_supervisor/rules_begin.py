@@ -30,6 +30,7 @@ LOOK_EVERY = 0.1  # seconds between looks at what an earlier attempt left: nobod
 TELL_EVERY = 30.0
 PATIENCE = 60.0  # seconds for which an unreadable generation is tried again
 KILL_AFTER = 2.0  # seconds from TERM to all until KILL to all
+PREPARE = 0.05  # seconds of a backoff in which what a start needs is done: its end is the worker's exec
 
 Step = tuple[State, tuple[Action, ...]]
 
@@ -40,10 +41,25 @@ def begin(ledger: Ledger, now: float, cause: str = "start") -> Step:
     return state, (EndLeftovers("look"),)
 
 
-def choose(ledger: Ledger, cause: str, ctx: Context, *, older: bool = False, healthy: bool = False) -> Step:
+def choose(
+    ledger: Ledger,
+    cause: str,
+    ctx: Context,
+    *,
+    older: bool = False,
+    healthy: bool = False,
+    start_at: float | None = None,
+) -> Step:
     """Look for the generation to resume from."""
     state = Choosing(ledger, cause, older, healthy, 0, ctx.now + PATIENCE, None)
-    return state, (Choose(ledger.attempt + 1, older, healthy, False),)
+    return state, (Choose(ledger.attempt + 1, older, healthy, False, start_at),)
+
+
+def prepares_at(state: Waiting) -> float:
+    """When the start after a backoff is prepared; never where the deadline comes before the backoff's end."""
+    deadline = state.ledger.deadline
+    late = deadline is not None and deadline <= state.until_at
+    return state.until_at if late else state.until_at - PREPARE
 
 
 def leave(ledger: Ledger, source: str, of: str) -> Step:
@@ -191,9 +207,11 @@ def waiting_tick(state: Waiting, event: ev.Tick, ctx: Context) -> Step:
     ledger = state.ledger
     if ledger.deadline is not None and ctx.now >= ledger.deadline:
         return leave(ledger, f"the deadline ({ledger.deadline_source})", "deadline")
-    if ctx.now < state.until_at:
+    if ctx.now < prepares_at(state):
         return state, ()
-    return choose(state.ledger, state.reason, ctx, older=state.older, healthy=state.healthy)
+    return choose(
+        ledger, state.reason, ctx, older=state.older, healthy=state.healthy, start_at=state.until_at
+    )
 
 
 def waiting_restart(state: Waiting, event: ev.RestartAsked, ctx: Context) -> Step:

@@ -139,7 +139,8 @@ class Session:
         loop.on_signal, loop.on_child = self._signal, self._child
         loop.on_result, loop.on_idle = self._result, self._idle
         loop.on_pause, loop.on_jump = self._paused, self._jumped
-        loop.dues += [lambda: self._journaler.next_due, self._own_due, self._around.due]
+        loop.dues += [lambda: self._journaler.next_due, lambda: self._carrier.launch_due]
+        loop.dues += [self._own_due, self._around.due]
         loop.listen(self._asks.numbers())
         for sweep in (self._run.sweep, sweep_sockets):
             self._carrier.verifier.submit("quiet", sweep)  # the one that nobody waits for

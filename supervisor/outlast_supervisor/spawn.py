@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity
 
 from . import linux, sdnotify
+
+FORK_AHEAD = 0.01  # seconds before that instant at which it is forked; what is left of them is waited for
 
 # what systemd says to the supervisor alone, where a hook of another run starts us, and a daemon's own mark
 _NOT_INHERITED = (
@@ -39,6 +42,7 @@ class Order:
     alive_fd: int
     blocked: frozenset[int]  # signals that stay blocked across exec until the library unblocks them
     death: int = signal.SIGTERM  # what the worker is sent when its supervisor dies: the job's stop signal
+    start_at: float = 0.0  # monotonic seconds before which it is not executed: the end of a backoff
 
 
 def worker_environment(
@@ -85,6 +89,8 @@ def launch(order: Order, log_fd: int | None = None) -> ProcessIdentity:
             linux.set_parent_death_signal(order.death)
             if os.getppid() != supervisor:  # it died between fork and prctl, so no signal will come
                 os._exit(signal.SIGTERM + 128)
+            # forked ahead, executed at its time; what its supervisor's death sends is blocked, and comes then
+            time.sleep(min(FORK_AHEAD, max(0.0, order.start_at - time.monotonic())))
             signal.pthread_sigmask(signal.SIG_SETMASK, order.blocked)
 
         # the bytes of what was printed before must not be printed again by a child that fails to exec

@@ -96,6 +96,11 @@ class Standby:
         """Whether one still lives."""
         return bool(self._dying) or self._child is not None
 
+    @property
+    def ready(self) -> bool:
+        """Whether one waits for its place."""
+        return self._child is not None and self._child.state == "ready"
+
     def view(self) -> dict[str, Any] | None:
         """What the status says of it."""
         child = self._child
@@ -164,7 +169,7 @@ class Standby:
         gone and has not. Both descriptors of the order are sent along; they stay open here.
         """
         child = self._child
-        if child is None or child.state != "ready":
+        if child is None or not self.ready:
             return False
         env = {k: v for k, v in order.env.items() if k not in _OURS}
         wanted = Recipe(tuple(order.command), order.workdir, job.preload, env)

@@ -7,6 +7,7 @@ from outlast_jobs.contract import Phase
 
 from .pace import paced
 from .policy import Policy
+from .rules_begin import prepares_at
 from .rules_live import LOOK_PATIENCE, ask_allowance, fit_times, watched_phase
 from .states import (
     Choosing,
@@ -46,7 +47,7 @@ def next_due(state: State, policy: Policy, now: float) -> float | None:
                 return state.look_at if state.ledger.leaving or state.ledger.holding else None
             return _first(state.look_at, state.kill_at)
         case Waiting():
-            return _first(state.until_at, state.ledger.deadline)
+            return _first(prepares_at(state), state.ledger.deadline)
         case Launching() | Finished():
             return None
 

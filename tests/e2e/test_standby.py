@@ -258,6 +258,34 @@ def test_one_that_does_not_answer_is_ended_before_another_starts(make_run: MakeR
     end(run, supervisor)
 
 
+PATIENT = """
+import os, socket, time
+with open("born", "a") as file:
+    print(os.getpid(), time.time(), file=file)
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+    channel.sendto(b"READY=1\\nX_OUTLAST_PROTOCOL=1\\nX_OUTLAST_RANK=0\\nX_OUTLAST_STEP=0", os.environ["NOTIFY_SOCKET"])
+while not os.path.exists("end-" + os.environ["OUTLAST_ATTEMPT"]):
+    time.sleep(0.005)
+with open("died", "w") as file:
+    print(time.time(), file=file)
+os._exit(3)
+"""
+
+
+def test_it_does_not_take_its_place_before_the_backoff_is_over(make_run: MakeRun) -> None:
+    """What is done ahead of a start is done ahead; a standby becomes the worker no earlier than a new process."""
+    run = make_run(job(restart={"backoff": "300ms..300ms", "without_progress": 50}))
+    (run.folder / "train.py").write_text(PATIENT)
+    supervisor = run.start()
+    pid = standby(run, "ready")
+    (run.folder / "end-1").touch()
+    born = run.folder / "born"
+    second = run.until(lambda: born.read_text().splitlines()[1:], "the second worker")[0].split()
+    assert int(second[0]) == pid
+    assert float(second[1]) - float((run.folder / "died").read_text()) >= 0.3
+    end(run, supervisor)
+
+
 def test_a_stop_ends_an_idle_one_and_its_memory_is_shown(make_run: MakeRun) -> None:
     """status says how much memory only the standby has; after a stop no process is left."""
     run = prepare(make_run, job())

@@ -147,7 +147,8 @@ def test_every_cell_is_pure_and_moves_with_time_that_stood_still() -> None:
         paused, nothing = decide(state, ev.Paused(7.0), ctx)
         assert nothing == ()
         later, actions = decide(paused, event, Context(ctx.policy, ctx.now + 7.0, ctx.chance))
-        assert (later, actions) == (shifted(after[0], 7.0), after[1]), (state, event)
+        moved = tuple(shifted(action, 7.0) for action in after[1])
+        assert (later, actions) == (shifted(after[0], 7.0), moved), (state, event)
 
 
 def test_a_timer_that_is_heeded_is_over() -> None:
