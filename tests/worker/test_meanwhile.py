@@ -77,6 +77,17 @@ def test_weights_that_torch_sees_changing_are_never_saved_changed(run: Listener,
     assert not run.values("X_OUTLAST_SAVE_FAILED")
 
 
+@pytest.mark.parametrize(
+    ("mode", "steps"), [("clip", [4, 9, 13, 16]), ("data", [4, 9, 12, 16]), ("", [4, 8, 12, 16])]
+)
+def test_nothing_gets_a_name_before_the_training_says_that_it_is_right(
+    run: Listener, mode: str, steps: list[int]
+) -> None:
+    """Written whole before the next update, with changes in it: it waits for the word, and is discarded."""
+    _through(run, MODE=mode, SKIPPED="6", LATE="2", TOTAL="16")
+    assert _check(run) == steps
+
+
 @pytest.mark.parametrize("mode", ["clip", "data", "numpy"])
 def test_rehearsals_find_changes_and_lose_nothing(run: Listener, mode: str) -> None:
     """The first saves are copied at once and compared before the next update: what changes weights where torch
