@@ -82,9 +82,9 @@ def test_what_is_promised_holds(name: str) -> None:
 
 
 BROKEN = {
-    "more than a cadence": (
-        case(Act.KILL, restored={1: 0, 2: 5}, first={2: 6}),
-        "8 steps are lost; at most 5",
+    "more than a cadence and a save": (
+        case(Act.KILL, restored={1: 0, 2: 1}, first={2: 2}),
+        "12 steps are lost; at most 10",
     ),
     "lost after a notice": (case(Act.TERM), "3 steps are lost; after a notice"),
     "torn": (case(Act.KILL, generations={G5: "", G10: "corrupt: cut"}), f"{G10}: corrupt: cut"),

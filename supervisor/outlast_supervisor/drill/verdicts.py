@@ -170,8 +170,9 @@ def _work(case: Case) -> Check:
 
 
 def allowed_loss(case: Case) -> int:
-    """The most steps that may be lost: none after a notice, else one cadence.
+    """The most steps that may be lost: none after a notice, else one cadence and what is trained during a save.
 
+    That is a cadence at most as well, since the next save waits for the one in flight.
     Where the newest generation was damaged it is all that came after the newest of the others.
     """
     if case.attack.target is Target.NEWEST:
@@ -182,7 +183,7 @@ def allowed_loss(case: Case) -> int:
         ]
         restored = max(others).step if others else 0
         return max(0, case.after.steps.get(case.struck_attempt, 0) - restored)
-    return 0 if case.attack.notice else case.cadence
+    return 0 if case.attack.notice else 2 * case.cadence
 
 
 def _equal(case: Case) -> Check:

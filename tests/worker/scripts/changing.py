@@ -57,6 +57,7 @@ def let_it_write() -> None:
     if LATE == "2" and found and found.step == ckpt.step_count:
         changed.set()
         written.wait(60)
+        found._ended.wait(0.5)  # it would be sealed by then
         changed.clear()
         written.clear()
 

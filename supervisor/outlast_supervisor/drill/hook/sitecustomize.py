@@ -8,6 +8,7 @@ the checkpoints, and it holds the errno.
 
 from __future__ import annotations
 
+import _thread
 import importlib.machinery
 import importlib.util
 import os
@@ -31,18 +32,19 @@ class _Watch:
         self.attempt = int(attempt or 0)
         self.step = 0
         self.complete = False
-        self.busy = False
+        self.busy: set[int] = set()  # threads that are in here: what they do here is no act of theirs
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in _LOOKS or self.busy:
+        me = _thread.get_ident()
+        if event not in _LOOKS or me in self.busy:
             return
-        self.busy = True
+        self.busy.add(me)
         try:
             point: str = _LOOKS[event](self, *args)
             if point:
                 self.at(point)
         finally:
-            self.busy = False
+            self.busy.discard(me)
 
     def said(self, told: dict[Any, Any]) -> str:
         fields = {str(key): str(value) for key, value in told.items()}
@@ -140,9 +142,9 @@ def _begin(folder: str) -> None:
     watch = _Watch(folder)
     watch.mark(watch.role)
     sys.addaudithook(watch)
-    watch.busy = True
+    watch.busy.add(_thread.get_ident())
     watch.at("import")
-    watch.busy = False
+    watch.busy.clear()
 
 
 def _load_next() -> None:
