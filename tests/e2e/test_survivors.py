@@ -17,6 +17,7 @@ from outlast_supervisor.processes import heeds
 
 STEPS = 30
 HANG_AT = 17
+SAVED = f"step-{(HANG_AT - 1) // 5 * 5:09d}.a0001"
 TRAINER = [sys.executable, str(SCRIPTS / "survivor.py"), "--steps", str(STEPS)]
 HANGING = [*TRAINER, "--hang-at", str(HANG_AT)]
 COMMANDS = {
@@ -33,6 +34,8 @@ def leave_alive(run: Run) -> tuple[Supervisor, list[ProcessIdentity]]:
     """Start, wait until the trainer hangs, KILL the supervisor; who is alive after that."""
     first = run.start()
     hung = first.until(lambda: _words(run, "hung"), "a trainer in its step that never ends", 2 * PATIENCE)
+    saved = run.directory.checkpoints / SAVED  # written while the training goes on, so perhaps not yet
+    first.until(saved.exists, "the save before that step")
     trainer, daemon = map(int, hung)
     loaders = children(trainer)
     assert len(loaders) >= 2
@@ -55,7 +58,7 @@ def test_the_next_start_ends_what_is_left_and_goes_on(make_run: MakeRun, behind:
     )
     _, left = leave_alive(run)
     newest = run.generations()[0].name
-    assert newest == f"step-{(HANG_AT - 1) // 5 * 5:09d}.a0001"
+    assert newest == SAVED
 
     second = run.start()
     assert second.wait(2 * PATIENCE) == 0, run.report()
