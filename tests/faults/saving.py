@@ -7,6 +7,7 @@ import hashlib
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,12 @@ class Saving:
         pause(early)
         self._ask()
         pause(seconds - early)
+        self.cut()
+
+    def cut(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Cut the power. What is done ``meanwhile`` comes too late to be acknowledged, and reaches the disk."""
         self._mark("cut")
+        meanwhile()
         self.disk.cut()
         self._mark("off")
         self._end()
@@ -127,10 +133,16 @@ class Saving:
         findings = {f.path.name: f for f in self.run.findings()}
         for name, found in findings.items():
             _require(found.verdict is Verdict.VERIFIED, f"{name} is {found.verdict}: {found.reason}")
-        gone = {one["name"] for one in self.told("discarded")}
         sealed = {one["name"] for one in self.told("sealed")}
-        missing = sealed - gone - findings.keys()
+        absent = sealed - findings.keys()
+        missing = absent - {one["name"] for one in self.told("discarded")}
         _require(not missing, f"acknowledged, and not there: {sorted(missing)}")
+        records = read_journal(self.run.directory).records
+        unsaid = absent - {r.data["generation"] for r in records if r.event == journal.DROPPED}
+        _require(not unsaid, f"deleted before that was on record: {sorted(unsaid)}")
+        needed = sorted(sealed | findings.keys(), key=_name)[-KEEP:]
+        early = absent.intersection(needed)
+        _require(not early, f"deleted, and one of the last {KEEP}: {sorted(early)}")
         odd = [p.name for p in self.run.directory.checkpoints.iterdir() if ".corrupt-" in p.name]
         _require(not odd, f"set aside: {odd}")
 
@@ -173,7 +185,8 @@ def read_told(path: Path, *kinds: str) -> list[dict[str, Any]]:
     """The lines of these kinds that were told to a file, in order; of acknowledgements those alone that were in time.
 
     A sync that is under way when the power goes may return as if all were well, on ext4 and on xfs. Of a machine that
-    has lost its power nobody would have heard that.
+    has lost its power nobody would have heard that. A deletion is none: begun between the word that the power goes and
+    the cut itself it may have reached the disk.
     """
     found: list[dict[str, Any]] = []
     dark = False
@@ -182,7 +195,8 @@ def read_told(path: Path, *kinds: str) -> list[dict[str, Any]]:
             if line.endswith("\n"):
                 one = json.loads(line)
                 dark = (dark or one["kind"] == "cut") and one["kind"] != "back"
-                if (not dark or one["kind"] in ("cut", "off")) and (not kinds or one["kind"] in kinds):
+                heard = not dark or one["kind"] in ("cut", "off", "discarded")
+                if heard and (not kinds or one["kind"] in kinds):
                     found.append(one)
     return found
 
@@ -193,6 +207,13 @@ def undisturbed(steps: int) -> str:
     for step in range(1, steps + 1):
         digest = hashlib.sha256(f"{digest} {step}".encode()).hexdigest()
     return digest
+
+
+def _name(name: str) -> GenerationName:
+    parsed = GenerationName.parse(name)
+    if parsed is None:
+        raise ValueError(f"{name!r} is no name of a generation")
+    return parsed
 
 
 def _require(held: bool, why: str) -> None:

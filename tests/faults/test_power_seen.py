@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +120,43 @@ def test_a_worker_that_leaves_its_files_to_the_system_is_seen(tmp_path: Path, di
     try:
         saving.cut_when("sealed 2")
         with pytest.raises(Cut, match=r"step-\d+\.a0001 is corrupt"):
+            saving.hold()
+    finally:
+        saving.run.close()
+
+
+def test_a_deletion_that_the_cut_overtakes_is_no_loss(tmp_path: Path, disk: Disk) -> None:
+    """What is dropped between the word that the power goes and the cut was not lost. A generation of the last ones
+    that is gone was, also where somebody says that it was to be deleted."""
+    saving = Saving(tmp_path, disk)
+
+    def deletions() -> int:
+        return saving.told_in.read_text().count('"discarded"') if saving.told_in.exists() else 0
+
+    try:
+        supervisor = saving.start()
+        supervisor.until(lambda: deletions() > 0, "a deletion")
+
+        def further() -> None:
+            enough = deletions() + 3  # the first of them has been synced when the third begins
+            supervisor.until(lambda: deletions() >= enough, "deletions after the word")
+
+        saving.cut(further)
+        saving.hold()
+        newest = saving.run.findings()[0].path
+        shutil.rmtree(newest)
+        with saving.told_in.open("a") as told:
+            told.write(json.dumps({"kind": "sealed", "name": newest.name}) + "\n")
+        with pytest.raises(Cut, match="acknowledged, and not there"):
+            saving.hold()
+        with saving.told_in.open("a") as told:
+            told.write(json.dumps({"kind": "discarded", "name": newest.name}) + "\n")
+        with pytest.raises(Cut, match="deleted before that was on record"):
+            saving.hold()
+        writer = JournalWriter.open(saving.run.directory)
+        writer.write([writer.append("dropped", {"generation": newest.name, "reason": "none"})])
+        writer.close()
+        with pytest.raises(Cut, match="deleted, and one of the last 3"):
             saving.hold()
     finally:
         saving.run.close()
