@@ -283,15 +283,25 @@ def _in_mask(pid: int, number: int, *masks: str) -> bool:
 def unkillable(survivors: Survivors, late: Collection[int] = ()) -> list[int]:
     """Those that no signal ends before the kernel lets go: they sleep uninterruptibly, or are ``late`` to die.
 
-    One that waits while it closes its files at its end looks like any sleeper.
+    One that waits while it closes its files at its end looks like any sleeper. One thread that is held is enough:
+    the first one may have ended, as of a trainer whose save is in a thread of its own.
     """
     found = []
     for process in survivors.all:
-        with contextlib.suppress(OSError, ValueError):
-            stat = Path(f"/proc/{process.pid}/stat").read_bytes()
-            state = stat[stat.rindex(b")") + 2 :].split()[0]
-            if state == b"D" or (process.pid in late and state not in (b"Z", b"X")):
-                found.append(process.pid)
+        states = _states(process.pid)
+        if b"D" in states or (process.pid in late and states - {b"Z", b"X"}):
+            found.append(process.pid)
+    return found
+
+
+def _states(pid: int) -> set[bytes]:
+    """The states of a process's threads."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError, ValueError):
+                stat = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes()
+                found.add(stat[stat.rindex(b")") + 2 :].split()[0])
     return found
 
 

@@ -355,12 +355,13 @@ def kill_group(pid: int, number: int) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, zombies included."""
+    """Whether a process has ended, zombies included; not while one of its threads is held in the kernel."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return True
-    return stat[stat.rindex(b")") + 2 :][:1] in (b"Z", b"X")
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
 
 
 def all_pids() -> Iterator[int]:

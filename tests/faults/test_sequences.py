@@ -25,7 +25,7 @@ from outlast_jobs.restart import Policy as RestartPolicy
 from outlast_supervisor import events as ev
 from outlast_supervisor.policy import Policy
 from outlast_supervisor.schedulers.requeue import Facts, Left, No, Requeue, verdict
-from outlast_supervisor.states import Finished, Running
+from outlast_supervisor.states import Finished, Running, Starting
 
 CODES = range(256) if WHOLE else (0, 1, 64, 65, 69, 70, 73, 75, 255)
 POLICIES = [
@@ -144,6 +144,9 @@ class Days(RuleBasedStateMachine):
             return
         world.disk_fails, world.deaf, world.kind = False, False, "train"
         world.advance(2 * DAY)
+        if isinstance(world.state, Starting) and world.worker is not None and world.worker.kind == "hang":
+            world.worker.kill()  # its READY was lost: who never attached is never called hung
+            world.advance(2 * DAY)
         for _ in range(3):  # a first start may find a deadline that has passed; each start has its own
             world.start()
             world.release()

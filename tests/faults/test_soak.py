@@ -19,8 +19,9 @@ MIB = 1 << 20
 MORE_MEMORY, MORE_IN_A_LIFE = 4 * MIB, 2 * MIB
 """How much the median of the last third may be above that of the first: over all supervisors, and of the last one."""
 MORE_DESCRIPTORS = 1
-MOST_FILES, MORE_SIZE, FULL = 40, 64 << 10, 256 << 10
-"""In the run directory, without what grows by design: three generations, one in the making, one on its way out."""
+MOST_FILES, MORE_SIZE, FULL = 80, 64 << 10, 256 << 10
+"""In the run directory, without what grows by design: three generations, some in the making or on their way
+out, and those that supervisors which were killed right away had no time to prune. What stays is held by the thirds."""
 MOST_OUTSIDE = 12
 """Entries in the folders for sockets and temporary files: of a supervisor and a trainer, and of two of each that were
 killed right after each other."""
