@@ -104,6 +104,13 @@ def test_a_sound_job_holds(tmp_path: Path) -> None:
     assert not alive(str(tmp_path / "run"))
 
 
+def test_a_save_may_take_longer_than_a_cadence(tmp_path: Path) -> None:
+    """A full disk is judged once the saves that it met, and those after it, are over: they run beside the steps."""
+    drilled = drill(tmp_path, "disk", "--slow")
+    assert (drilled.code, drilled.found["verdict"]) == (0, "held"), drilled.found or drilled.err
+    assert {"disk/full/disk", "disk/read-only/disk"} < set(drilled.rows)
+
+
 def test_a_job_that_does_not_save_when_told_to_stop(tmp_path: Path) -> None:
     """A trainer that a stop signal ends without a save loses work after a notice: that does not hold."""
     drilled = drill(tmp_path, "step/TERM/trainer", "--deaf")

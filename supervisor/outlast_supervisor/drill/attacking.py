@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import signal
 import time
 from dataclasses import dataclass
 
+from outlast_jobs import events
 from outlast_jobs.jobfile import Job
 from outlast_jobs.verify import scan
 from outlast_supervisor import processes
@@ -162,12 +164,12 @@ class Attacker:
         make = strike.full_disk if attack.act is Act.FULL else lambda scratch, _: strike.read_only(scratch)
         how, undo = make(self._scratch, worker)
         case = self._case(attack, before, before.attempt, how)
-        last = before.steps.get(before.attempt, 0)
         try:
-            held = self.hold(before.attempt, last + self._cadence + 1)
+            held = self._until_noted(before.attempt, events.UNPROTECTED, before.unprotected)
             undo()
             if held:
-                held = self.hold(before.attempt, last + 2 * self._cadence + 2)
+                known = len(self._scratch.records(events.PROTECTED))
+                held = self._until_noted(before.attempt, events.PROTECTED, known)
         except Stuck as error:
             return dataclasses.replace(case, stuck=str(error), after=self.seen())
         finally:
@@ -176,6 +178,26 @@ class Attacker:
         return dataclasses.replace(
             case, after=self.seen(), code=code, finished=not held, repeatable=self.repeatable
         )
+
+    def _until_noted(self, attempt: int, event: str, known: int) -> bool:
+        """Go on for a cadence, and until the journal has more than so many of these; False: the run was done before.
+
+        A save is due within a cadence and may be in flight until the next one, which waits for it: after two, what
+        became of it is told, and only the supervisor may still have to note it.
+        """
+        last = self.seen().steps.get(attempt, 0)
+
+        def noted() -> bool:
+            return len(self._scratch.records(event)) > known
+
+        for step in range(last + self._cadence + 1, last + 2 * self._cadence + 2):
+            if not self.hold(attempt, step):
+                return False
+            if noted():
+                return True
+        with contextlib.suppress(Stuck):  # that it did not come is for the verdict to tell
+            self._scratch.until(noted, event, self._patience)
+        return True
 
     def _rot(self, attack: Attack, before: Seen, dealt: random.Random) -> Case:
         before = self._with_generations(before, 2)

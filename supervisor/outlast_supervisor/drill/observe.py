@@ -21,6 +21,8 @@ _FIELDS = ("epoch", "batch")
 def observe(scratch: ScratchRun, census: Census, reference: Lines) -> Seen:
     """All that a verdict asks for. ``reference`` has the lines of the uninterrupted run."""
     run = scratch.run
+    # Before the journal is read: what is pruned is noted first and deleted then, so what is gone here is noted there.
+    there = generations(scratch)
     records = scratch.records()
     data: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
@@ -47,7 +49,7 @@ def observe(scratch: ScratchRun, census: Census, reference: Lines) -> Seen:
         steps=steps,
         restored=restored,
         first=first,
-        generations=generations(scratch),
+        generations=there,
         sealed=tuple(str(d["generation"]) for d in data.get(events.SEALED, [])),
         dropped=frozenset(str(d["generation"]) for d in data.get(events.DROPPED, [])),
         aside=frozenset(str(d["generation"]) for d in data.get(events.QUARANTINED, [])),

@@ -6,7 +6,10 @@ import argparse
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +19,12 @@ from outlast_worker import Checkpointer
 STRAY = "( trap '' TERM; exec sleep 300 ) &"
 
 
+def slow(event: str, args: tuple[Any, ...]) -> None:
+    """A disk that takes its time over a rename, where the training goes on meanwhile."""
+    if event == "outlast.rename" and threading.current_thread() is not threading.main_thread():
+        time.sleep(0.2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--deaf", action="store_true", help="a stop signal ends it, as if it had no handler")
@@ -23,7 +32,12 @@ def main() -> None:
     parser.add_argument(
         "--stray", action="store_true", help="leaves a process that nobody knows to be its own"
     )
+    parser.add_argument(
+        "--slow", action="store_true", help="a save takes longer than the steps to the next one"
+    )
     args = parser.parse_args()
+    if args.slow:
+        sys.addaudithook(slow)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
