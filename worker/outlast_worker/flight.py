@@ -122,10 +122,10 @@ class Flight:
         except BaseException as error:  # the training's thread takes it in at its next boundary
             outcome = Outcome(error=error)
         self._yielding.end()
-        self.outcome = outcome
         try:
-            self._landed(outcome)
+            self._landed(outcome)  # which waits for a while where the supervisor reads nothing
         finally:
+            self.outcome = outcome  # not before: the training's thread waits for nothing but an end
             self._ended.set()
 
     def _progress(self, written: int) -> None:
