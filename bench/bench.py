@@ -42,7 +42,7 @@ def lines_of(path: Path, count: int, seconds: float = 60.0) -> list[float]:
             lines = path.read_text().splitlines()
             if len(lines) >= count:
                 return [float(line) for line in lines]
-        time.sleep(0.002)
+        time.sleep(0.002)  # looked at so often; all times are read from what the lines say
     raise SystemExit(f'"{path}" did not get {count} lines in {seconds} s')
 
 

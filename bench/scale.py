@@ -256,7 +256,7 @@ def until(condition: Callable[[], bool], what: str, patience: float = 300.0) -> 
     while not condition():
         if time.monotonic() > end:
             raise SystemExit(f"waited {patience:g} s in vain for {what}")
-        time.sleep(0.1)
+        time.sleep(0.1)  # no figure hangs on it
 
 
 def _spent(pid: int) -> float:

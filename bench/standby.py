@@ -43,7 +43,7 @@ with ckpt:
             first = False
             with open("stepped", "a") as file:
                 print(repr(time.time()), file=file, flush=True)
-        time.sleep(0.05)
+        time.sleep(0.05)  # a step's length; what is measured ends with the first
 """
 
 JOB = """
@@ -63,7 +63,7 @@ def until(what: str, condition: Callable[[], Any]) -> Any:
     while time.monotonic() < end:
         if value := condition():
             return value
-        time.sleep(0.005)
+        time.sleep(0.005)  # the times that are compared are written by the training itself
     raise SystemExit(f"waited {PATIENCE:.0f} s in vain for {what}")
 
 

@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 
-class Contender:
+class Contender(ABC):
     """One way. ``save`` returns when the training may go on; the future's result comes when all is on disk."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
@@ -30,8 +31,8 @@ class Contender:
         moments = [v for s in self.optimizer.state.values() for v in s.values()]
         return [t.detach() for t in (*self.model.parameters(), *moments) if isinstance(t, torch.Tensor)]
 
-    def save(self, step: int) -> Future[None]:
-        raise NotImplementedError
+    @abstractmethod
+    def save(self, step: int) -> Future[None]: ...
 
     def close(self) -> None:
         self.pool.shutdown()

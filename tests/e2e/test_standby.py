@@ -61,6 +61,15 @@ def facts(run: Run, attempt: int) -> dict[str, Any]:
     return run.until(look, f"the facts of attempt {attempt}")
 
 
+def beside(make_run: MakeRun, *own: str) -> tuple[Run, Supervisor, int, int]:
+    """A run, its supervisor, its worker's pid and that of the standby, which is ready and has imported ``own``."""
+    run = prepare(make_run, job(preload=list(own)) if own else job())
+    for name in own:
+        (run.folder / f"{name}.py").write_text("x = 1\n")
+    supervisor = run.start()
+    return run, supervisor, int(facts(run, 1)["pid"]), standby(run, "ready")
+
+
 def niceness(pid: int) -> list[int]:
     """The nice value of each thread: the 19th field of its stat (proc(5))."""
     stats = [path.read_text().rpartition(")")[2].split() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
@@ -123,10 +132,8 @@ def test_one_that_is_still_warming_is_not_waited_for(make_run: MakeRun) -> None:
     first = facts(run, 1)
     run.until((run.folder / "warming").exists, "a standby that warms")
     warming = standby(run, "warming")
-    assert sorted(niceness(warming)) == [
-        0,
-        10,
-    ]  # the thread that warms yields; the one that will train does not
+    # the thread that warms yields; the one that will train does not
+    assert sorted(niceness(warming)) == [0, 10]
     kill(first["pid"])
     assert facts(run, 2)["pid"] != warming
     assert not gone(warming)
@@ -177,11 +184,7 @@ def _change_environment(run: Run) -> None:
 )
 def test_one_that_does_not_fit_any_more_is_noticed(make_run: MakeRun, change: Any, reason: str) -> None:
     """A changed script or module makes it useless: said, and a new process is started instead."""
-    run = prepare(make_run, job(preload=["mine"]))
-    (run.folder / "mine.py").write_text("x = 1\n")
-    supervisor = run.start()
-    worker = facts(run, 1)["pid"]
-    pid = standby(run, "ready")
+    run, supervisor, worker, pid = beside(make_run, "mine")
     change(run)
     kill(worker)
     second = facts(run, 2)
@@ -196,11 +199,7 @@ def test_one_that_does_not_fit_any_more_is_noticed(make_run: MakeRun, change: An
 
 def test_a_changed_job_file_makes_another(make_run: MakeRun) -> None:
     """After a reload that changes the environment the standby is one of the new job."""
-    run = prepare(make_run, job(preload=["mine"]))
-    (run.folder / "mine.py").write_text("x = 1\n")
-    supervisor = run.start()
-    worker = facts(run, 1)["pid"]
-    pid = standby(run, "ready")
+    run, supervisor, worker, pid = beside(make_run, "mine")
     _change_environment(run)
     other = standby(run, "ready", pid)
     assert gone(pid)
@@ -213,10 +212,7 @@ def test_a_changed_job_file_makes_another(make_run: MakeRun) -> None:
 
 def test_a_stop_at_the_moment_of_use_stops_it(make_run: MakeRun) -> None:
     """TERM while the standby is taking its place is carried out on it; no second worker is started."""
-    run = prepare(make_run, job())
-    supervisor = run.start()
-    worker = facts(run, 1)["pid"]
-    pid = standby(run, "ready")
+    run, supervisor, worker, pid = beside(make_run)
     os.kill(pid, signal.SIGSTOP)
     kill(worker)
     run.until_status(lambda s: s["state"] == "launching", "a launch")
@@ -229,10 +225,7 @@ def test_a_stop_at_the_moment_of_use_stops_it(make_run: MakeRun) -> None:
 
 def test_its_first_words_are_heard_however_early_they_come(make_run: MakeRun) -> None:
     """A standby that is ready before the supervisor has read that it took its place is attached all the same."""
-    run = prepare(make_run, job())
-    supervisor = run.start()
-    worker = facts(run, 1)["pid"]
-    pid = standby(run, "ready")
+    run, supervisor, worker, pid = beside(make_run)
     os.kill(pid, signal.SIGSTOP)
     kill(worker)
     run.until_status(lambda s: s["state"] == "launching", "a launch")
@@ -246,10 +239,7 @@ def test_its_first_words_are_heard_however_early_they_come(make_run: MakeRun) ->
 
 def test_one_that_does_not_answer_is_ended_before_another_starts(make_run: MakeRun) -> None:
     """A standby that was stopped is killed after some seconds, and only then a new process is the worker."""
-    run = prepare(make_run, job())
-    supervisor = run.start()
-    worker = facts(run, 1)["pid"]
-    pid = standby(run, "ready")
+    run, supervisor, worker, pid = beside(make_run)
     os.kill(pid, signal.SIGSTOP)
     kill(worker)
     assert facts(run, 2)["pid"] != pid
