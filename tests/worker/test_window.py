@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,17 @@ import pytest
 import torch
 from tests.waiting import wait_until
 
+from outlast_jobs.blocks import BLOCK
 from outlast_worker import flight, sources, window
 from outlast_worker.buffer import SPARE, Buffer, Buffers, aligned, available, roomy
-from outlast_worker.imaging import into, parts_have_nan, plan
+from outlast_worker.image import ShardImage
+from outlast_worker.imaging import into, plan
 from outlast_worker.saving import take_state
+from outlast_worker.shards import PARTS, Taken
+from outlast_worker.snapshot import has_nan
 from outlast_worker.sources import Mode, Sources, Trust, watched_by
 from outlast_worker.window import Copying, Probe, Span, same, watch
+from outlast_worker.writing import image_of
 
 
 def _state(**parts: Any) -> dict[str, Any]:
@@ -149,10 +153,14 @@ def test_a_nan_is_found_in_the_copy_of_a_part_alone() -> None:
     def sick(**parts: Any) -> bool:
         state = _state(**parts)
         state["extra"] = {"nan": torch.tensor([float("nan")])}
-        planned = plan(take_state(state))
+        taken = take_state(state)
+        planned = plan(taken)
         buffer = Buffer(planned.size)
-        into(buffer, planned, Mode.AT_ONCE, {})
-        return parts_have_nan(planned, buffer)
+        copied = into(buffer, planned, Mode.AT_ONCE, {}).images
+        live = [image_of(taken, number) for number in range(len(taken.shards))]
+        found = {_nan_in(copied), _nan_in(live), _streamed(taken)}
+        assert len(found) == 1
+        return found.pop()
 
     bad = torch.tensor([1.0, float("nan"), 2.0, float("inf")])
     assert sick(a=bad)
@@ -160,46 +168,32 @@ def test_a_nan_is_found_in_the_copy_of_a_part_alone() -> None:
     assert not sick(a=bad[2:])
     assert not sick(a=[bad[0:1], bad[2:3]])
     assert not sick(a=bad.numpy())
+    assert sick(a=torch.full((9, 9), float("nan"), dtype=torch.float64)[:, ::2])
+    assert not sick(a=bad[:1], b=bad[::2])
+    assert sick(a=bad[:2].to(torch.float16))
+    assert sick(a=bad[:2].to(torch.float8_e4m3fn))
+    assert not sick(a=bad.view(torch.int32))
+    large = torch.zeros(3 * BLOCK // 4)
+    assert not sick(a=large)
+    large[-1] = float("nan")
+    assert sick(a=large)
 
 
-def test_a_thread_gives_way_for_a_time_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Niced at first, with the threads that it starts; after the stated time as before. Where niceness can't be
-    taken back none is taken."""
-    found: list[int] = []
+def _nan_in(images: Sequence[ShardImage | None]) -> bool:
+    """Whether a NaN was seen as all blocks went by."""
+    found = False
+    for image in images:
+        assert image is not None
+        scratch = memoryview(bytearray(BLOCK))
+        for start in range(0, image.size, BLOCK):
+            image.block(start, scratch[: min(BLOCK, image.size - start)])
+        found |= image.nan
+    return found
 
-    def nice() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    def work() -> None:
-        yielding.begin()
-        found.append(nice())
-        inner = threading.Thread(target=also)
-        inner.start()
-        inner.join()
-        yielding.end()
-        found.append(nice())
-
-    def also() -> None:
-        found.append(nice())
-        yielding._until = 0
-        yielding.look()
-        found.append(nice())
-
-    own = nice()
-    if own or not flight._may_rise():
-        pytest.skip("niceness can't be taken back here")
-    yielding = flight.Yielding()
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [10, 10, 0, 0]
-    assert nice() == own
-    found.clear()
-    monkeypatch.setattr(flight, "_may_rise", lambda: False)
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [0, 0, 0, 0]
+def _streamed(taken: Taken) -> bool:
+    """The same where a file can't be laid out."""
+    return any(has_nan(taken.tensors(number, PARTS)) for number in range(len(taken.shards)))
 
 
 def test_the_main_thread_is_asked_between_its_operations() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import queue
 import sys
 import threading
@@ -16,11 +15,8 @@ from typing import Any
 from outlast_worker.imaging import Snapshot
 from outlast_worker.saving import Saved
 from outlast_worker.window import Copying, same
+from outlast_worker.yielding import Yielding
 
-YIELDS_FOR = 0.1
-"""Seconds for which the writer gives way to the training; then it goes on as anybody, or it would starve."""
-
-_NICE = 10
 _REPORT_EVERY = 0.2  # seconds
 
 
@@ -176,48 +172,6 @@ class Crew:
             with contextlib.suppress(Exception):  # what matters of it is in the outcome
                 job()
             del job  # and with it the memory that it held
-
-
-class Yielding:
-    """Threads that give way to the training at first. Each that works calls `look` from time to time."""
-
-    def __init__(self) -> None:
-        self._until = 0.0
-        self._mine = threading.local()  # its threads are told apart by what they have been told
-
-    def begin(self) -> None:
-        """From now on, and in this thread."""
-        self._until = time.monotonic() + YIELDS_FOR
-        self.look()
-
-    def end(self) -> None:
-        """No longer, in this thread: it will copy the next state."""
-        self._until = 0.0
-        self.look()
-
-    def look(self) -> None:
-        """Give way, or no longer. Only where that can be taken back: to rise again takes a right."""
-        lowered = getattr(self._mine, "lowered", None)
-        if lowered is None:  # a thread inherits the niceness of the one that starts it
-            lowered = self._mine.lowered = os.getpriority(os.PRIO_PROCESS, 0) == _NICE
-        if time.monotonic() < self._until:
-            if not lowered and _may_rise():
-                self._mine.lowered = _set_nice(_NICE)
-        elif lowered:
-            self._mine.lowered = not _set_nice(0)
-
-
-def _may_rise() -> bool:
-    """Whether niceness can be taken back here. Where not, the attempt costs one step of it."""
-    return os.getpriority(os.PRIO_PROCESS, 0) == 0 and _set_nice(1) and _set_nice(0)
-
-
-def _set_nice(value: int) -> bool:
-    try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), value)
-    except OSError:
-        return False
-    return True
 
 
 _waiting: list[Any] = []  # what the interpreter still has to call may not be freed

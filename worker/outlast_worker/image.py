@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from outlast_jobs.blocks import Image
-from outlast_worker.layout import Layout, Storage, lay_out
-from outlast_worker.shards import Component, Taken
+from outlast_worker.layout import Layout, Storage, View, lay_out
+from outlast_worker.nans import holds_nan
+from outlast_worker.shards import PARTS, Component, Taken
+from outlast_worker.snapshot import has_nan
+
+try:  # several times as fast; where it can't be had the same is slower
+    from zlib_ng.zlib_ng import crc32
+except ImportError:
+    from zlib import crc32
 
 _PIECE = 1 << 20  # what is copied is checksummed while it is still in the processor's cache
 _KEPT = 8  # layouts of so many shards: those of a training stay the same, save after save
@@ -47,6 +55,8 @@ class ShardImage(Image):
     def __init__(
         self, layout: Layout, components: Sequence[Component], memory: memoryview | None = None
     ) -> None:
+        self.nan = False
+        """Whether a tensor of a part holds a NaN, by the bytes that went by so far."""
         self._layout = layout
         self._components = components
         self._memory = memory
@@ -59,6 +69,7 @@ class ShardImage(Image):
         self._at = 0
         self._crc = 0
         self._source: _Source | None = None
+        self._kind: torch.dtype | None = None
 
     @property
     def size(self) -> int:
@@ -83,20 +94,33 @@ class ShardImage(Image):
     def _storage(self, part: _Part, room: memoryview) -> None:
         """The next bytes of a storage; behind its last one the checksum is known."""
         gap = self._layout.gaps[part.gap]
+        component = self._components[gap.storage]
         if self._at == part.start:
             self._crc = 0
-            self._source = (
-                None if self._memory is not None else _Source(self._components[gap.storage], gap.nbytes)
-            )
+            self._source = None if self._memory is not None else _Source(component, gap.nbytes)
+            self._kind = component.dense(PARTS)
         for at in range(0, room.nbytes, _PIECE):
             piece = room[at : at + _PIECE]
             if self._source is not None:
                 self._source.copy(self._at + at - part.start, piece)
-            self._crc = zlib.crc32(piece, self._crc)
+            self._crc = crc32(piece, self._crc)
+            if self._kind is not None and not self.nan:
+                self.nan = holds_nan(piece, self._kind)
         if self._at + room.nbytes == part.end:
+            if self._kind is None and not self.nan:
+                self.nan = self._views_have_nan(component, part)
             self._source = None  # what was made for this storage is not needed any longer
             for place in gap.crc_at:
                 self._write_crc(place)
+
+    def _views_have_nan(self, component: Component, part: _Part) -> bool:
+        """The same for a storage of which not all bytes belong to a tensor: by its tensors alone."""
+        members = [member for member in component.members if member.bucket == PARTS]
+        if self._memory is None:
+            return has_nan([member.tensor for member in members])
+        keys = {member.key for member in members}
+        data = self._memory[part.start : part.end]
+        return any(has_nan(_view(data, view)) for view in component.storage().views if view.key in keys)
 
     def _write_crc(self, place: int) -> None:
         part = self._parts[bisect.bisect_right(self._starts, place) - 1]
@@ -104,6 +128,10 @@ class ShardImage(Image):
             raise ValueError("a checksum would lie within a tensor")
         at = place - part.start
         part.piece[at : at + 4] = self._crc.to_bytes(4, "little")
+
+
+def _view(data: memoryview, view: View) -> torch.Tensor:
+    return torch.frombuffer(data, dtype=view.dtype).as_strided(view.shape, view.stride, view.offset)
 
 
 class _Source:

@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 
-from outlast_jobs.blocks import Image
 from outlast_worker.buffer import Buffer, aligned
 from outlast_worker.image import ShardImage, layout_of
 from outlast_worker.layout import Layout
-from outlast_worker.shards import PARTS, Component, Taken
-from outlast_worker.snapshot import has_nan
+from outlast_worker.shards import Component, Taken
 from outlast_worker.sources import Mode, watched_by
 from outlast_worker.window import Probe, Span, Watched, copy_now, watch
 
@@ -36,7 +34,7 @@ class Plan:
 class Snapshot:
     """A state that is in the buffer, but for what is still to be copied."""
 
-    images: tuple[Image, ...]
+    images: tuple[ShardImage, ...]
     meanwhile: tuple[Span, ...]
     """To be copied before the sources change."""
     rehearsed: tuple[Span, ...]
@@ -72,8 +70,10 @@ def into(buffer: Buffer, planned: Plan, mode: Mode, movable: dict[tuple[Any, ...
     probe = Probe(meanwhile if mode is Mode.MEANWHILE else (), random.Random())
     copy_now(now if mode is Mode.MEANWHILE else [*now, *meanwhile])
     images = tuple(
-        ShardImage(layout, (), buffer.view[start : start + layout.size])
-        for layout, start in zip(planned.layouts, planned.starts, strict=False)
+        ShardImage(layout, components, buffer.view[start : start + layout.size])
+        for layout, components, start in zip(
+            planned.layouts, planned.taken.shards, planned.starts, strict=False
+        )
     )
     rehearsing = mode is Mode.REHEARSED
     return Snapshot(
@@ -83,21 +83,6 @@ def into(buffer: Buffer, planned: Plan, mode: Mode, movable: dict[tuple[Any, ...
         tuple(watched),
         probe,
     )
-
-
-def parts_have_nan(planned: Plan, buffer: Buffer) -> bool:
-    """Whether a tensor of a part holds a NaN, by what was copied."""
-    for layout, components, start in zip(planned.layouts, planned.taken.shards, planned.starts, strict=False):
-        for gap in layout.gaps:
-            component = components[gap.storage]
-            parts = {member.key for member in component.members if member.bucket == PARTS}
-            part = buffer.view[start + gap.start : start + gap.start + gap.nbytes]
-            for view in component.storage().views:
-                if view.key in parts:
-                    whole = torch.frombuffer(part, dtype=view.dtype)
-                    if has_nan(whole.as_strided(view.shape, view.stride, view.offset)):
-                        return True
-    return False
 
 
 def _span(component: Component, target: int, nbytes: int) -> Span:

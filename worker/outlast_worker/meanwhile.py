@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outlast_worker.buffer import Buffer, Buffers
+from outlast_worker.buffer import Buffers
 from outlast_worker.flight import Crew, Flight, Outcome
 from outlast_worker.imaging import Plan, Snapshot, into, plan
 from outlast_worker.layout import NoLayout
@@ -14,7 +14,7 @@ from outlast_worker.saving import Saved
 from outlast_worker.shards import Taken
 from outlast_worker.sources import Mode, Sources, Trust
 
-Write = Callable[[Plan, Buffer, Snapshot, Callable[[], None], Callable[[int], None]], Saved]
+Write = Callable[[Plan, Snapshot, Callable[[], None], Callable[[int], None]], Saved]
 """Writes and seals a snapshot; the first call in it comes before the seal, the second tells the bytes written."""
 
 
@@ -69,7 +69,7 @@ class Meanwhile:
         flight = Flight(
             step,
             snapshot,
-            lambda confirmed, progress: write(planned, buffer, snapshot, confirmed, progress),
+            lambda confirmed, progress: write(planned, snapshot, confirmed, progress),
             report,
             landed,
             self._crew,

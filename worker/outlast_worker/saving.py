@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from outlast_jobs.blocks import Image
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.generation import GenerationName, Index
 from outlast_jobs.sealer import Sealer
 from outlast_worker.digest import first_difference, state_sha256
+from outlast_worker.image import ShardImage
 from outlast_worker.ptfile import require_safe_loader
 from outlast_worker.restoring import read_files
 from outlast_worker.shards import MAX_SHARD_BYTES, Taken, take_out
@@ -63,15 +63,24 @@ def save_generation(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     progress: Callable[[int], None] | None = None,
     load_back: bool = False,
+    on_nan: Callable[[], None] | None = None,
 ) -> Saved:
     """Write and seal; a failure leaves nothing under the name, or a whole one where the last fsync was what failed.
 
     ``progress`` is told the bytes written so far. With ``load_back`` the files are loaded and compared with
-    ``state`` before they are sealed. Raises NotLoadable before anything is written, Fenced and OSError later.
+    ``state`` before they are sealed. ``on_nan`` is called before the seal where a tensor of a part holds a NaN.
+    Raises NotLoadable before anything is written, Fenced and OSError later.
     """
     began = time.monotonic()
     taken = take_state(state, max_shard_bytes=max_shard_bytes)
     digest = state_sha256(dict(state)) if fields.final or load_back else None
+
+    def written(sealer: Sealer, nan: bool) -> None:
+        if load_back:
+            _compare(sealer, state)
+        if nan and on_nan is not None:
+            on_nan()
+
     return seal_taken(
         checkpoints,
         name,
@@ -80,7 +89,7 @@ def save_generation(
         run_id=run_id,
         fields=fields,
         progress=progress,
-        before_seal=(lambda sealer: _compare(sealer, state)) if load_back else None,
+        before_seal=written,
         digest=digest,
         began=began,
     )
@@ -100,22 +109,24 @@ def seal_taken(
     *,
     run_id: str,
     fields: IndexFields,
-    images: Sequence[Image | None] = (),
+    images: Sequence[ShardImage | None] = (),
     progress: Callable[[int], None] | None = None,
-    before_seal: Callable[[Sealer], None] | None = None,
+    before_seal: Callable[[Sealer, bool], None] | None = None,
     digest: str | None = None,
     began: float,
 ) -> Saved:
     """Write what was taken, from ``images`` where they are given, and seal it; as `save_generation` says.
 
-    What ``before_seal`` raises, once all files are written, ends the save. ``began`` is on the monotonic clock.
+    What ``before_seal`` raises, once all files are written, ends the save; it is told whether a part holds a NaN,
+    which makes the generation unhealthy. ``began`` is on the monotonic clock.
     """
     sealer = Sealer(checkpoints, name.attempt, name, progress=progress)
     sealer.begin()
     try:
-        write_files(sealer, taken, images)
+        nan = write_files(sealer, taken, images)
         if before_seal is not None:
-            before_seal(sealer)
+            before_seal(sealer, nan)
+        fields = replace(fields, healthy=fields.healthy and not nan)
         path = sealer.seal(_index(name, counters, run_id, fields, digest, time.monotonic() - began))
     except BaseException:
         sealer.abort()

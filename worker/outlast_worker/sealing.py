@@ -15,14 +15,13 @@ from outlast_jobs.contract import Field, Phase
 from outlast_jobs.errors import AlreadySealed
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.sealer import Sealer
-from outlast_worker.buffer import Buffer, aligned
+from outlast_worker.buffer import aligned
 from outlast_worker.context import RunContext
 from outlast_worker.flight import Outcome
-from outlast_worker.imaging import Plan, Snapshot, parts_have_nan
+from outlast_worker.imaging import Plan, Snapshot
 from outlast_worker.meanwhile import Meanwhile
 from outlast_worker.notify import Notifier
 from outlast_worker.saving import IndexFields, Saved, save_generation, seal_taken, take_state
-from outlast_worker.snapshot import has_nan
 from outlast_worker.space import shortage
 
 
@@ -72,9 +71,6 @@ class Seals:
         self._notifier.send({Field.PHASE: Phase.SAVE}, important=True)
         try:
             self._make_room()
-            if not sick and has_nan(state["parts"]):
-                sick = True
-                self._on_sick(step)
             saved = save_generation(
                 self._context.checkpoints,
                 name,
@@ -83,6 +79,7 @@ class Seals:
                 fields=self._fields(reason, healthy=not sick, final=final),
                 progress=self._progress,
                 load_back=self._is_first(),
+                on_nan=None if sick else lambda: self._on_sick(step),
             )
         except (AlreadySealed, OSError) as error:
             self._failed(error)
@@ -104,18 +101,16 @@ class Seals:
 
         def write(
             planned: Plan,
-            buffer: Buffer,
             snapshot: Snapshot,
             confirmed: Callable[[], None],
             progress: Callable[[int], None],
         ) -> Saved:
             before()
             self._make_room()
-            found = not sick and parts_have_nan(planned, buffer)
 
-            def right(_: Sealer) -> None:
+            def right(_: Sealer, nan: bool) -> None:
                 confirmed()
-                if found:
+                if nan and not sick:
                     self._on_sick(name.step)
 
             return seal_taken(
@@ -124,7 +119,7 @@ class Seals:
                 planned.taken,
                 counters,
                 run_id=self._context.run_id,
-                fields=self._fields(reason, healthy=not (sick or found), final=False),
+                fields=self._fields(reason, healthy=not sick, final=False),
                 images=snapshot.images,
                 progress=progress,
                 before_seal=right,

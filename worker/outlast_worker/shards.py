@@ -68,6 +68,12 @@ class Component:
             return None
         return int(first.untyped_storage().data_ptr()) + self._extent[0] * first.element_size()
 
+    def dense(self, bucket: str) -> torch.dtype | None:
+        """The floating type of which that storage is full, all of it of this bucket; None where it isn't so."""
+        first = self.members[0]
+        whole = self._is_one and 0 not in first.tensor.stride() and first.tensor.is_floating_point()
+        return first.tensor.dtype if whole and all(m.bucket == bucket for m in self.members) else None
+
     @functools.cached_property
     def _is_one(self) -> bool:
         if len(self.members) == 1:
@@ -125,6 +131,10 @@ class Taken:
         for component in self.shards[shard]:
             content.update(component.content())
         return {key: content[key] for key in self.order(shard)}
+
+    def tensors(self, shard: int, bucket: str) -> list[torch.Tensor]:
+        """Those of one shard that stood under this entry of the state."""
+        return [m.tensor for component in self.shards[shard] for m in component.members if m.bucket == bucket]
 
     def order(self, shard: int) -> list[str]:
         """The keys of one shard in the order of the tree, which people find again, and not by size."""

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outlast_jobs.blocks import Image
 from outlast_jobs.generation import META
 from outlast_jobs.sealer import Sealer
 from outlast_worker.image import ShardImage, layout_of
 from outlast_worker.layout import NoLayout
 from outlast_worker.ptfile import stream
-from outlast_worker.shards import Taken
+from outlast_worker.shards import PARTS, Taken
+from outlast_worker.snapshot import has_nan
 
 
 def shard_name(number: int) -> str:
@@ -22,23 +22,30 @@ def shard_name(number: int) -> str:
     return f"model.shard-{number:03d}.pt"
 
 
-def write_files(sealer: Sealer, taken: Taken, images: Sequence[Image | None] = ()) -> None:
-    """Write all shards, from ``images`` where they are given, and ``meta.pt``; what the disk says is raised."""
+def write_files(sealer: Sealer, taken: Taken, images: Sequence[ShardImage | None] = ()) -> bool:
+    """Write all shards, from ``images`` where they are given, and ``meta.pt``; what the disk says is raised.
+
+    Whether a tensor of a part holds a NaN.
+    """
     names = [shard_name(number) for number in range(len(taken.shards))]
+    nan = dict.fromkeys(range(len(names)), False)
     found = list(images) or [image_of(taken, number) for number in range(len(names))]
 
     def write(number: int) -> None:
         image = found[number]
         if image is None:
+            nan[number] = has_nan(taken.tensors(number, PARTS))
             _add(sealer, names[number], taken.content(number))
         else:
             sealer.add(names[number], image)
+            nan[number] = image.nan
 
     side_by_side([lambda number=number: write(number) for number in range(len(names))])  # type: ignore[misc]
     _add(sealer, META, {**taken.skeleton, "shards": names})
+    return any(nan.values())
 
 
-def image_of(taken: Taken, number: int) -> Image | None:
+def image_of(taken: Taken, number: int) -> ShardImage | None:
     """A shard's file from the tensors where they lie; None where it has to be streamed through torch."""
     try:
         return ShardImage(layout_of(taken, number), taken.shards[number])
