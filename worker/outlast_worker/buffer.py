@@ -7,7 +7,7 @@ import ctypes
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from outlast_jobs.blocks import ALIGN
@@ -24,6 +24,8 @@ class Buffer:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.pinned = False
+        """Whether a device reaches it by itself."""
         self.fd = os.memfd_create("outlast-save", os.MFD_CLOEXEC)
         try:
             os.ftruncate(self.fd, size)
@@ -53,6 +55,8 @@ class Buffers:
     def __init__(self) -> None:
         self._ready: Buffer | None = None
         self._making: threading.Thread | None = None
+        self.finish: Callable[[Buffer], None] | None = None
+        """What else is done with a new one before it is there."""
 
     def of(self, size: int) -> Buffer | None:
         """The buffer, if it is there and has room for ``size`` bytes. Nothing may still use what it held."""
@@ -81,6 +85,8 @@ class Buffers:
                 return
             buffer = Buffer(size)
             buffer.touch()
+            if self.finish is not None:
+                self.finish(buffer)
             self._ready = buffer
 
 

@@ -253,6 +253,7 @@ class Checkpointer:
             config={"sha256": session.context.config_sha256} if session.context.config_sha256 else {},
             data=self._feed.identity(),
         )
+        session.seals.meanwhile.watch(self._state.parts.optimizers())
         session.ready(what, drift)
         if session.metrics is not None:
             self._ledger.write = session.metrics.line
@@ -261,7 +262,6 @@ class Checkpointer:
                 self._proof.opened(session.metrics.line, head)
                 self._proof.starts(self.step_count, capture_rng_state())
         self._ledger.on_sick = session.sick
-        session.seals.meanwhile.watch(self._state.parts.optimizers())
 
     def _act(self) -> None:
         """What this boundary asks for, under a supervisor."""

@@ -54,10 +54,15 @@ class Flight:
         self._report = report
         self._landed = landed
         self._copying = Copying(snapshot.meanwhile)
+        self._transfers = snapshot.transfers
         self._settled = threading.Event()  # what was copied is known to be right, or known not to be
-        self._good = not snapshot.meanwhile
+        self._good = not self.meanwhile
         if self._good:
             self._settled.set()
+        self._lock = threading.Lock()
+        self._word: bool | None = None  # the training's thread's, that nothing was changed
+        self.told = False
+        """Whether `close` found that something was changed."""
         self._reported = 0.0
         self._yielding = Yielding()
         self._crew = crew
@@ -73,28 +78,39 @@ class Flight:
         Whether versions moved, and whether bytes changed without that. Either is said once.
         """
         if not self.open:
+            self._transfers.hold_back()  # this update may be on another stream than the one before
             return False, False
         self.open = False
         self._copying.finish()
+        self._transfers.close()
         snapshot = self._snapshot
-        if self._settled.is_set() and not snapshot.rehearsed:
+        if self._settled.is_set() and self._good and not self.compared:
             return False, False
         moved = any(watched.changed for watched in snapshot.watched)
         kept = same(snapshot.rehearsed) if snapshot.rehearsed else snapshot.probe.found_again()
-        if not self._settled.is_set():
-            self._good = kept and not moved
-            self._settled.set()
+        kept = kept and (not self._transfers.arrived or self._transfers.kept())
+        self._settle(kept and not moved)
+        self.told = moved or not kept
         return moved, not kept and not moved
+
+    def differed(self) -> bool:
+        """Once it has ended: whether bytes changed unseen, where `close` could not tell it yet."""
+        return self._transfers.arrived and not self.told and not self._transfers.unchanged()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a device failed under it, which may still write into the buffer."""
+        return self._transfers.failed
 
     @property
     def compared(self) -> bool:
-        """Whether `close` compares all of what could have changed unseen."""
-        return bool(self._snapshot.rehearsed)
+        """Whether all of what could have changed unseen is compared."""
+        return bool(self._snapshot.rehearsed or self._transfers.compared)
 
     @property
     def meanwhile(self) -> bool:
         """Whether anything was left to be copied while the training went on."""
-        return bool(self._snapshot.meanwhile)
+        return bool(self._snapshot.meanwhile or self._transfers.open)
 
     @property
     def discarded(self) -> bool:
@@ -109,6 +125,8 @@ class Flight:
     def _run(self) -> None:
         try:
             self._copying.finish()
+            self._transfers.arrive()
+            self._settle()
             if not self._settled.is_set():
                 between_operations(self._look)
             self._yielding.begin()
@@ -145,7 +163,15 @@ class Flight:
             return
         snapshot = self._snapshot
         if not any(watched.changed for watched in snapshot.watched) and snapshot.probe.found_again():
-            self._good = True
+            self._settle(True)
+
+    def _settle(self, word: bool | None = None) -> None:
+        """Known to be wrong by the word of the training's thread; right by that and what has arrived."""
+        with self._lock:
+            self._word = self._word if word is None else word
+            if self._settled.is_set() or self._word is None or (self._word and not self._transfers.arrived):
+                return
+            self._good = self._word and self._transfers.kept()
             self._settled.set()
 
 

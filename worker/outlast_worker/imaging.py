@@ -13,6 +13,7 @@ from outlast_worker.image import ShardImage, layout_of
 from outlast_worker.layout import Layout
 from outlast_worker.shards import Component, Taken
 from outlast_worker.sources import Mode, watched_by
+from outlast_worker.transfers import Transfers
 from outlast_worker.window import Probe, Span, Watched, copy_now, watch
 
 
@@ -41,6 +42,8 @@ class Snapshot:
     """Copied, and to be compared before the sources may change."""
     watched: tuple[Watched, ...]
     probe: Probe
+    transfers: Transfers
+    """What devices copy of it."""
 
 
 def plan(taken: Taken) -> Plan:
@@ -49,8 +52,14 @@ def plan(taken: Taken) -> Plan:
     return Plan(taken, layouts, tuple(aligned([layout.size for layout in layouts])))
 
 
-def into(buffer: Buffer, planned: Plan, mode: Mode, movable: dict[tuple[Any, ...], torch.Tensor]) -> Snapshot:
-    """Copy what can't wait; what can is only noted. The buffer is free for it."""
+def into(
+    buffer: Buffer,
+    planned: Plan,
+    mode: Mode,
+    movable: dict[tuple[Any, ...], torch.Tensor],
+    transfers: Transfers | None = None,
+) -> Snapshot:
+    """Copy what can't wait; what can is only noted. The buffer is free for it. Raises DeviceFailed."""
     meanwhile: list[Span] = []
     now: list[Span] = []
     tensors: list[torch.Tensor] = []
@@ -58,8 +67,13 @@ def into(buffer: Buffer, planned: Plan, mode: Mode, movable: dict[tuple[Any, ...
         for gap in layout.gaps:
             component = components[gap.storage]
             owners = None if mode is Mode.AT_ONCE else watched_by(component, movable)
+            if transfers is not None and transfers.take(
+                component, start + gap.start, lazily=owners is not None
+            ):
+                tensors += owners or ()
+                continue
             span = _span(component, buffer.address + start + gap.start, gap.nbytes)
-            if owners is None and component.memory() is None:
+            if component.memory() is None:
                 copy_now([span])  # made for this: one at a time, or there would be a second copy of all
             elif owners is None:
                 now.append(span)
@@ -67,6 +81,8 @@ def into(buffer: Buffer, planned: Plan, mode: Mode, movable: dict[tuple[Any, ...
                 meanwhile.append(span)
                 tensors += owners
     watched = watch(tensors)  # before the first byte is read
+    if transfers is not None:
+        transfers.begin(mode)
     probe = Probe(meanwhile if mode is Mode.MEANWHILE else (), random.Random())
     copy_now(now if mode is Mode.MEANWHILE else [*now, *meanwhile])
     images = tuple(
@@ -82,6 +98,7 @@ def into(buffer: Buffer, planned: Plan, mode: Mode, movable: dict[tuple[Any, ...
         tuple(meanwhile) if rehearsing else (),
         tuple(watched),
         probe,
+        transfers or Transfers(),
     )
 
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outlast_worker.buffer import Buffers
+from outlast_worker.buffer import Buffer, Buffers
+from outlast_worker.devices import DeviceFailed, Devices
 from outlast_worker.flight import Crew, Flight, Outcome
 from outlast_worker.imaging import Plan, Snapshot, into, plan
 from outlast_worker.layout import NoLayout
 from outlast_worker.saving import Saved
 from outlast_worker.shards import Taken
 from outlast_worker.sources import Mode, Sources, Trust
+from outlast_worker.transfers import Transfers
 
 Write = Callable[[Plan, Snapshot, Callable[[], None], Callable[[int], None]], Saved]
 """Writes and seals a snapshot; the first call in it comes before the seal, the second tells the bytes written."""
@@ -30,11 +32,17 @@ class Meanwhile:
         self._crew = Crew()
         self._unchecked: int | None = None  # first step that was copied meanwhile since all was compared
         self._trust = Trust()
-        self._sources = Sources((), self.close)
+        self._sources = Sources((), self._before_step)
+        self._stepped = False  # an optimizer told so since the last save
+        self._recorded = False  # the step of one is part of a CUDA graph
+        self._failed = False  # a device may still write into the buffer
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """These tell before they step. Without any, all is copied at the boundary."""
-        self._sources = Sources(optimizers, self.close)
+        self._sources = Sources(optimizers, self._before_step)
+        if (found := devices()) is not None:
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            self.buffers.finish = found.pinning(tensor for group in groups for tensor in group["params"])
 
     @property
     def step(self) -> int | None:
@@ -58,14 +66,18 @@ class Meanwhile:
             planned = plan(taken)
         except NoLayout:
             return False
-        buffer = self.buffers.of(planned.size)
+        buffer = None if self._failed else self.buffers.of(planned.size)
         if buffer is None:
             return False
         announce()
         self.redo = None
         mode = self._trust.next()
         movable = {} if mode is Mode.AT_ONCE else self._sources.movable()
-        snapshot = into(buffer, planned, mode, movable)
+        try:
+            snapshot = into(buffer, planned, mode, movable, self._transfers(buffer))
+        except DeviceFailed as error:
+            self._device_failed(f": {error}")
+            return False
         flight = Flight(
             step,
             snapshot,
@@ -84,15 +96,46 @@ class Meanwhile:
     def close(self) -> None:
         """What was noted may change from here on. By the training's thread, before each update among others."""
         flight = self.flight
-        if flight is None or not flight.open:
+        if flight is None:
             return
         moved, differs = flight.close()
         if moved or differs:
             self._changed(flight, moved)
-        elif flight.compared:
-            self._unchecked = None
         elif flight.meanwhile and self._unchecked is None:
             self._unchecked = flight.step
+
+    def landed(self, flight: Flight) -> None:
+        """By the training's thread, once a save has ended: what could be known of it only then."""
+        if flight.differed():
+            self._changed(flight, moved=False)
+        elif flight.failed:
+            self._device_failed()
+        elif flight.compared and not flight.told:
+            self._unchecked = None
+
+    def _before_step(self) -> None:
+        """By an optimizer, before it steps."""
+        self._stepped = True
+        if (found := devices()) is None or not found.capturing():
+            self.close()
+        elif not self._recorded:  # it changes nothing now, and each time that the graph is replayed
+            self._recorded = True
+            self._say(
+                "an optimizer's step is recorded in a CUDA graph, whose replays tell nobody: from now on a save "
+                "copies what is on the device before the training's next work there"
+            )
+
+    def _transfers(self, buffer: Buffer) -> Transfers | None:
+        """For what of a save lies on devices; none of it where they are not known, or record what is done."""
+        stepped, self._stepped = self._stepped, False
+        if (found := devices()) is None or found.capturing():
+            return None
+        target = torch.frombuffer(buffer.view, dtype=torch.uint8)
+        return Transfers(found, target, pinned=buffer.pinned, lazily=stepped and not self._recorded)
+
+    def _device_failed(self, why: str = "") -> None:
+        self._failed = True
+        self._say(f"a copy from a device failed{why}; from now on the training waits for each save")
 
     def _changed(self, flight: Flight, moved: bool) -> None:
         if flight.discarded:
@@ -112,3 +155,12 @@ class Meanwhile:
             self._say(
                 f"{self._trust.ended}: from now on a save copies the whole state before training goes on{old}"
             )
+
+
+def devices() -> Devices | None:
+    """The devices whose streams we know; None where this process has not begun to use any."""
+    if not torch.cuda.is_initialized():
+        return None
+    from outlast_worker import cuda  # not before it is of use
+
+    return cuda.devices()

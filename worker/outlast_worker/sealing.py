@@ -152,6 +152,7 @@ class Seals:
             return
         outcome = flight.wait()
         self.meanwhile.flight = None
+        self.meanwhile.landed(flight)
         error = outcome.error
         if isinstance(error, AlreadySealed | OSError):
             self._say_failed(GenerationName(flight.step, self._context.attempt), error)

@@ -68,6 +68,13 @@ class Component:
             return None
         return int(first.untyped_storage().data_ptr()) + self._extent[0] * first.element_size()
 
+    def place(self) -> tuple[torch.UntypedStorage, int] | None:
+        """The memory in which they lie, on whatever device, and from which byte on; None where they have to be made."""
+        if self._compact:
+            return None
+        first = self.members[0].tensor
+        return first.untyped_storage(), self._extent[0] * first.element_size()
+
     def dense(self, bucket: str) -> torch.dtype | None:
         """The floating type of which that storage is full, all of it of this bucket; None where it isn't so."""
         first = self.members[0]

@@ -87,7 +87,7 @@ def watched_by(
     component: Component, movable: dict[tuple[Any, ...], torch.Tensor]
 ) -> list[torch.Tensor] | None:
     """The tensors to watch while this is copied; None where it has to be copied at once."""
-    if component.copied or component.memory() is None:
+    if component.copied or (component.memory() is None and component.place() is None):
         return None
     storage = component.storage().nbytes
     found = []
@@ -109,8 +109,10 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _plain(tensor: torch.Tensor) -> bool:
     kinds = (torch.Tensor, torch.nn.Parameter)
-    if type(tensor) not in kinds or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if type(tensor) not in kinds or tensor.layout is not torch.strided:
         return False
+    if tensor.device.type != "cpu":
+        return tensor.device.type == "cuda"
     return not tensor.is_shared()  # with other processes, which may write at any time
 
 

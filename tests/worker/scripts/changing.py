@@ -24,9 +24,10 @@ modes: list[str] = []
 _into, _run = imaging.into, flight.Flight._run
 
 
-def into(buffer: Any, planned: Any, mode: Any, movable: Any) -> Any:
-    found = _into(buffer, planned, mode, movable)
-    modes.append(f"{mode}:{len(found.meanwhile) + len(found.rehearsed)}")
+def into(buffer: Any, planned: Any, mode: Any, movable: Any, transfers: Any) -> Any:
+    found = _into(buffer, planned, mode, movable, transfers)
+    there = found.transfers.open + found.transfers.compared
+    modes.append(f"{mode}:{len(found.meanwhile) + len(found.rehearsed) + there}")
     return found
 
 
@@ -62,7 +63,16 @@ def let_it_write() -> None:
         written.clear()
 
 
-LATE = os.environ.get("LATE", "1")
+DEVICE = os.environ.get(
+    "DEVICE", ""
+)  # all but single numbers lies on a device, which reaches the buffer or not
+device: Any = None
+if DEVICE:
+    import streams
+
+    device = streams.Late(lambda tensor: tensor.dim() > 0, pins=DEVICE == "pinned")
+    meanwhile.devices = lambda: device
+LATE = os.environ.get("LATE", "0" if DEVICE else "1")
 meanwhile.into = into
 if LATE != "0":
     flight.Flight._run = as_late_as_can_be if LATE == "1" else after_the_change  # type: ignore[method-assign]
@@ -116,6 +126,19 @@ def change() -> None:
                 entries["exp_avg"].mul_(0.5)
 
 
+@torch.no_grad()
+def replay(capture: bool) -> None:
+    """An update that a graph makes: recorded once, and afterwards done where nobody sees it."""
+    if capture:
+        device.recording = True
+        optimizer.step()
+        device.recording = False
+    for p in net.parameters():
+        p.data.sub_(0.01 * p.grad)
+        for entry in optimizer.state[p].values():
+            entry.data.mul_(0.9)
+
+
 def update() -> torch.Tensor:
     found = net(torch.randn(16, 6))
     loss = found.square().mean() + 0.1 * found.mean()
@@ -125,8 +148,13 @@ def update() -> torch.Tensor:
         with torch.no_grad():
             for p in net.parameters():
                 p.sub_(0.01 * p.grad)
+    elif MODE == "graph" and ckpt.step_count > SKIPPED:
+        replay(capture=ckpt.step_count == SKIPPED + 1)
     elif MODE != "skip":
         optimizer.step()
+    if device is not None:
+        device.let_go()
+        device.broken = MODE == "broken" and ckpt.step_count > SKIPPED
     average.update_parameters(net)
     scheduler.step()
     return loss
