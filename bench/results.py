@@ -1,6 +1,11 @@
 """Run every measurement in turn, show what each says, and keep it in bench/RESULTS.md with the machine and versions.
 
-Takes about an hour and a half on two cores, and needs them for itself: python bench/results.py [--quick] [PART…]
+    python bench/results.py [--quick] [--fire] [--only PART]…
+
+At the head of RESULTS.md, and at the end in the terminal, stands a table of each figure that has a goal, beside its
+limit or the best of the others. A part that was not run keeps what was found last, with its date; one that fails
+says so, and the others go on. It takes two cores for itself: some 35 minutes, and 40 more for goodput under fire,
+which runs only when asked for.
 """
 
 from __future__ import annotations
@@ -10,84 +15,222 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import family
+import goals
+import psutil
+
 HERE = Path(__file__).parent
-PARTS: dict[str, tuple[str, ...]] = {
-    "The supervisor": ("bench.py",),
-    "What a save costs": ("saves.py",),
-    "A verified restore": ("restore.py",),
-    "Coming back": ("standby.py",),
-    "Goodput under fire": ("under_fire.py", "--standby"),
-    "At scale": ("scale.py",),
-}
-QUICK = ("bench.py", "saves.py", "under_fire.py", "scale.py")
-"""Those that can be shortened."""
+RESULTS = HERE / "RESULTS.md"
+COLUMNS = ("part", "figure", "found", "beside", "ratio", "goal", "")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One measurement: its name, the script and its words, and the minutes after which it is ended."""
+
+    name: str
+    words: tuple[str, ...]
+    minutes: float
+    short: bool = True
+    """Whether it can be shortened."""
+
+
+PARTS = (
+    Part("The supervisor", ("bench.py",), 10),
+    Part("What a save costs", ("saves.py",), 40),
+    Part("A verified restore", ("restore.py",), 10),
+    Part("Coming back", ("standby.py",), 10),
+    Part("At scale", ("scale.py",), 20),
+    Part("The automatic cadence", ("replay.py", "--synthetic"), 10, short=False),
+)
+FIRE = Part("Goodput under fire", ("under_fire.py", "--standby"), 60)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What RESULTS.md holds: the rows of the table at its head, and a section of each part."""
+
+    rows: dict[str, list[str]]
+    sections: dict[str, str]
+
+
+# -- running --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a part said, what it held against its goals, and how it ended."""
+
+    text: str
+    found: list[goals.Goal]
+    seconds: float
+    failure: str
+
+
+def run(part: Part, words: Sequence[str]) -> Outcome:
+    """Run it and show its lines as they come."""
+    lines: list[str] = []
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="outlast-bench-") as folder:
+        records = Path(folder) / "goals"
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / words[0]), *words[1:]],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {goals.RECORDS: str(records)},
+        )
+        late = threading.Event()
+        timer = threading.Timer(part.minutes * 60, lambda: (late.set(), family.end(process)))
+        timer.start()
+        try:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                lines.append(line)
+            process.wait()
+        finally:
+            timer.cancel()
+            if process.poll() is None:
+                family.end(process)
+        failure = "" if process.returncode == 0 else f"ended with {process.returncode}"
+        if late.is_set():
+            failure = f"not done after {part.minutes:g} minutes"
+        return Outcome("".join(lines), goals.read(records), time.monotonic() - began, failure)
 
 
 def machine() -> str:
     """What the figures were taken on."""
-    names = ("outlast", "torch", "numpy", "lightning")
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names if _there(name))
+    names = ("outlast", "torch", "numpy", "lightning", "dlrover")
+    versions = ", ".join(f"{name} {_version(name)}" for name in names if _version(name))
     cpu = next(
-        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        "",
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), ""
     )
-    memory = next(
-        (int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0
-    )
+    memory = psutil.virtual_memory().total / (1 << 30)
     return (
-        f"{os.cpu_count()} cores ({cpu}), {memory / (1 << 20):.0f} GiB, Linux {platform.release()}, "
-        f"Python {platform.python_version()}, {versions}; {datetime.now(UTC):%Y-%m-%d}; "
-        f"load at the start {os.getloadavg()[0]:.1f}"
+        f"{len(os.sched_getaffinity(0))} cores ({cpu}), {memory:.0f} GiB, {_file_system()}, Linux "
+        f"{platform.release()}, Python {platform.python_version()}, {versions}"
     )
 
 
-def _there(name: str) -> bool:
+def _version(name: str) -> str:
     try:
-        metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return ""
+
+
+def _file_system() -> str:
+    """Of the folder that what is saved goes to."""
+    folder = Path(tempfile.gettempdir()).resolve()
+    mounts = [m for m in psutil.disk_partitions(all=True) if folder.is_relative_to(m.mountpoint)]
+    return max(mounts, key=lambda m: len(m.mountpoint)).fstype if mounts else "unknown file system"
 
 
 def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines()
 
 
-def shown(command: list[str]) -> str:
-    """Run it, show its lines as they come, and return them."""
-    lines = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout or ():
-            print(line, end="", flush=True)
-            lines.append(line)
-    return "".join(lines) + (f"ended with {process.returncode}\n" if process.returncode else "")
+# -- keeping --------------------------------------------------------------------------------------------------
 
 
-def main() -> None:
+def kept(text: str) -> Kept:
+    """What a RESULTS.md says."""
+    head, *parts = text.split("\n## ")
+    rows: dict[str, list[str]] = {}
+    for line in head.splitlines():
+        cells = line.split(" | ")
+        if line.startswith("| ") and cells[0][2:] != COLUMNS[0]:
+            rows.setdefault(cells[0][2:], []).append(line)
+    sections = {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in parts}
+    return Kept(rows, sections)
+
+
+def written(found: Kept) -> str:
+    """The text of RESULTS.md."""
+    names = [part.name for part in (*PARTS, FIRE)]
+    table = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    for name in names:
+        table += found.rows.get(name, [f"| {name} | | | | | | not measured: it was not run |"])
+    text = (
+        "# Results\n\nBy `make bench`: medians of what was taken side by side, in turn. Each figure stands beside its "
+        "limit or the best\nof the others. What each is, its script says.\n\n" + "\n".join(table) + "\n"
+    )
+    for name in names:
+        if name in found.sections:
+            text += f"\n## {name}\n\n{found.sections[name]}\n"
+    return text
+
+
+def row(part: str, goal: goals.Goal) -> str:
+    """A goal as a line of the table."""
+    cells = (part, goal.what, goal.found, goal.beside, goal.ratio, goal.bound, goal.verdict)
+    return f"| {' | '.join(cells)} |"
+
+
+def section(words: Sequence[str], outcome: Outcome, load: float) -> str:
+    """A part's own text."""
+    how = (
+        f"`python bench/{' '.join(words)}`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {outcome.seconds:.0f} s, load at "
+        f"the start {load:.1f}.\n{machine()}."
+    )
+    failed = f"\n**Failed: {outcome.failure}.**\n" if outcome.failure else ""
+    return f"{how}\n{failed}\n```\n{outcome.text.strip()}\n```"
+
+
+def shown(part: str, goal: goals.Goal) -> str:
+    """A goal as a line in the terminal."""
+    beside = f"{goal.ratio} of {goal.beside}" if goal.beside else ""
+    return f"{part:<22}{goal.what:<44}{goal.found:>10}  {beside:<42}{goal.bound:<16}{goal.verdict}"
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="short: only to see that all of it runs")
-    parser.add_argument("parts", nargs="*", help="names of parts, or how they begin; all without")
+    parser.add_argument(
+        "--quick", action="store_true", help="short, and keeps nothing: only to see that it runs"
+    )
+    parser.add_argument("--fire", action="store_true", help="goodput under fire as well")
+    parser.add_argument(
+        "--only", action="append", metavar="PART", help="parts whose name begins so; again for more"
+    )
     options = parser.parse_args()
-    wanted = {
-        name: words
-        for name, words in PARTS.items()
-        if not options.parts or any(name.lower().startswith(part.lower()) for part in options.parts)
-    }
-    text = [f"# Results\n\nMedians, side by side, by `make bench`. {machine()}.\n"]
-    for name, (script, *words) in wanted.items():
-        print(f"\n## {name}", flush=True)
-        quick = ["--quick"] if options.quick and script in QUICK else []
-        found = shown([sys.executable, str(HERE / script), *words, *quick])
-        text.append(
-            f"## {name}\n\n`python bench/{' '.join([script, *words, *quick])}`\n\n```\n{found.strip()}\n```\n"
+    parts = [*PARTS, FIRE] if options.fire or options.only else [*PARTS]
+    if options.only:
+        starts = tuple(only.lower() for only in options.only)
+        parts = [part for part in parts if part.name.lower().startswith(starts)]
+        if not parts:
+            names = ", ".join(f'"{part.name}"' for part in (*PARTS, FIRE))
+            parser.error(f"no part begins with {' or '.join(options.only)}; there are {names}")
+    print(machine(), flush=True)
+    lines, times, failed = [], [], 0
+    for part in parts:
+        print(f"\n## {part.name}", flush=True)
+        load = os.getloadavg()[0]
+        words = (*part.words, "--quick") if options.quick and part.short else part.words
+        outcome = run(part, words)
+        found = list(outcome.found)
+        if outcome.failure:
+            failed += 1
+            found.append(goals.Goal("all of it", "", "", "", "", f"not measured: {outcome.failure}"))
+        lines += [shown(part.name, goal) for goal in found]
+        times.append(
+            f"{part.name} {outcome.seconds:.0f} s{', ' + outcome.failure if outcome.failure else ''}"
         )
-    if not options.quick and wanted == PARTS:
-        (HERE / "RESULTS.md").write_text("\n".join(text))
+        if not options.quick:  # at once: what is interrupted later stays
+            old = kept(RESULTS.read_text()) if RESULTS.exists() else Kept({}, {})
+            old.rows[part.name] = [row(part.name, goal) for goal in found]
+            old.sections[part.name] = section(words, outcome, load)
+            RESULTS.write_text(written(old))
+    print("\n" + "\n".join(lines) + "\n\n" + "; ".join(times))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

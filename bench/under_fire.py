@@ -22,7 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+import family
+import goals
 
 SHAPE = 0.65
 SCRIPTS = Path(__file__).parent / "fire"
@@ -121,7 +122,7 @@ def stretch(carrier: Carrier, width: int, every: int, kills: list[float], second
                     hits += _kill(folder)
             steps = _step(folder)
         finally:
-            _end(process)
+            family.end(process)
     if steps == 0:
         sys.stderr.write((folder / "output").read_text(errors="replace")[-2000:])
     shutil.rmtree(folder, ignore_errors=True)
@@ -143,18 +144,6 @@ def _step(folder: Path) -> int:
         return 0
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a carrier and all that it started, by their pids."""
-    family = [process, *psutil.Process(process.pid).children(recursive=True)]
-    for member in family:
-        try:
-            member.kill()
-        except psutil.NoSuchProcess:
-            continue
-    process.wait()
-    psutil.wait_procs(family[1:], timeout=10)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="short stretches: only to see that it runs")
@@ -174,13 +163,28 @@ def main() -> None:
         f"state {36 * options.width**2 / 1e6:.0f} MB, kills every {options.mean:g} s in the mean, seed {options.seed}"
     )
     print(f"{'carrier':<30}{'best cadence':>14}{'kills':>7}{'useful steps/s':>16}   others tried")
+    rates: dict[str, float] = {}
     for carrier in chosen:
         short = schedule(options.mean, first, options.seed + 1)
         tried = {every: stretch(carrier, options.width, every, short, first) for every in CADENCES}
         best = max(tried, key=lambda every: tried[every].rate)
         whole = stretch(carrier, options.width, best, schedule(options.mean, seconds, options.seed), seconds)
+        rates[carrier.name] = whole.rate
         others = ", ".join(f"{every}: {tried[every].rate:.2f}" for every in tried)
         print(f"{carrier.name:<30}{best:>8} steps{whole.kills:>7}{whole.rate:>16.2f}   {others}", flush=True)
+    hold(rates)
+
+
+def hold(rates: dict[str, float]) -> None:
+    """Ours beside the best of the others."""
+    peers = {name: rate for name, rate in rates.items() if not name.startswith("outlast") and rate}
+    if not peers:
+        return
+    best = max(peers, key=lambda name: peers[name])
+    print()
+    for name, rate in rates.items():
+        if name.startswith("outlast"):
+            goals.ratio(f"goodput: {name}", rate, peers[best], best, unit="steps/s", at_least=1.0)
 
 
 if __name__ == "__main__":
