@@ -52,9 +52,7 @@ class Field:
     SEALED = "X_OUTLAST_SEALED"  # name of the generation sealed; comes with STEP, BYTES and SECONDS
     BYTES = "X_OUTLAST_BYTES"
     SECONDS = "X_OUTLAST_SECONDS"  # how long the save took
-    COST = (
-        "X_OUTLAST_COST"  # with SEALED: for how much of that the training stood still; absent means all of it
-    )
+    COST = "X_OUTLAST_COST"  # with SEALED: how much of that the training lost; absent means all of it
     SAVE_FAILED = "X_OUTLAST_SAVE_FAILED"  # why a save failed; training goes on
     SICK = "X_OUTLAST_SICK"  # first step whose loss or state was not finite
     EXIT = "X_OUTLAST_EXIT"  # a value of ExitWord: the trainer's last word

@@ -105,7 +105,7 @@ class Sealed(Struct, frozen=True):
     step: int
     written: int
     seconds: float
-    cost: float | None = None  # for how long the training stood still; None where that is all of it
+    cost: float | None = None  # how much of that the training lost; None for all of it
 
 
 class Looked(Struct, frozen=True):

@@ -89,7 +89,7 @@ class Live(Struct, frozen=True):
     audited: bool = False
     times: PhaseTimes = PhaseTimes()
     saves: tuple[float, ...] = ()  # durations of the latest saves, seconds
-    costs: tuple[float, ...] = ()  # for how much of that the training stood still
+    costs: tuple[float, ...] = ()  # and what the training lost of it
 
 
 class Clearing(Struct, frozen=True):

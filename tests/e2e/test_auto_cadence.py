@@ -7,11 +7,14 @@ import signal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.e2e.conftest import MakeRun
 from tests.e2e.faulty import outcomes, plain
 
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.history import read_history
+from outlast_jobs.pacing import Past, automatic, cost_of_a_save
+from outlast_jobs.units import format_duration
 
 FIRST = 0.3  # seconds until the first save, which shows what one costs
 
@@ -46,3 +49,26 @@ def test_a_run_is_asked_for_its_saves_and_learns_from_its_ends(make_run: MakeRun
     times = {line["step"]: line["mono"] for line in run.metrics(1)}
     assert times[asked] - times[1] >= 0.8 * FIRST
     assert read_history(run.directory).past.up > past.up, "what is done has its time counted"
+
+
+def test_a_save_that_costs_less_than_its_time_is_made_more_often(make_run: MakeRun) -> None:
+    """Beside the training a save takes its time and costs a part of it; the cadence goes by what it costs."""
+    often = {"every": "auto", "between": "100ms..200ms"}
+    run = make_run(plain("--ballast", 8 << 20, steps=3000, seconds=0.01, save=often))
+    supervisor = run.start()
+    run.until(lambda: sum("cost" in r.data for r in run.records("sealed")) > 4, "saves beside the training")
+    told = (run.status() or {})["cadence"]["reason"]
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait() == ExitCode.SAVED, run.report()
+    saves = [record.data for record in run.records("sealed")]
+    assert "cost" not in saves[0]
+    assert all(0 < saved["cost"] < saved["seconds"] for saved in saves if "cost" in saved)
+    past = read_history(run.directory).past
+    all_of_it = replace(past, costs=tuple(saved["seconds"] for saved in saves))
+    freely = (1e-6, 1e9)
+    assert automatic(past, freely).seconds < automatic(all_of_it, freely).seconds
+    pasts = [
+        Past().saved(*(save.get("cost", save["seconds"]) for save in saves[:n])) for n in range(len(saves))
+    ]
+    costs = {format_duration(cost) for cost in map(cost_of_a_save, pasts) if cost is not None}
+    assert told.partition(",")[0] in {f"a save costs {cost}" for cost in costs}

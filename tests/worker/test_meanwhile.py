@@ -66,6 +66,22 @@ def test_a_state_is_saved_while_the_training_goes_on(run: Listener, late: str) -
     assert all(float(seconds) > 0 for seconds in run.values("X_OUTLAST_SECONDS"))
 
 
+def test_a_save_tells_what_it_cost_where_that_is_not_all_its_time(run: Listener) -> None:
+    """Each but the run's first and its last, for which the training waits to the end: the time for which the next
+    save had to wait counts, and that in which the training went on does not."""
+    _through(run, LATE="0", TOTAL="12", SLOW="8")
+    sealed = {message["X_OUTLAST_SEALED"]: message for message in run.heard if "X_OUTLAST_SEALED" in message}
+    costs = {
+        int(name[5:14]): float(message["X_OUTLAST_COST"])
+        for name, message in sealed.items()
+        if "X_OUTLAST_COST" in message
+    }
+    assert sorted(sealed)[-1] == "step-000000012.a0001.final"
+    assert sorted(costs) == [8, 12]
+    assert costs[12] > 0
+    assert 0.2 < costs[8] < float(sealed["step-000000008.a0001"]["X_OUTLAST_SECONDS"]) - 0.3
+
+
 @pytest.mark.parametrize("mode", ["clip", "swap", "load", "moments", "hand"])
 def test_weights_that_torch_sees_changing_are_never_saved_changed(run: Listener, mode: str) -> None:
     """A save under which they change is discarded and the next boundary saved; said once; after the second such

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from outlast_worker.cost import Cost
 from outlast_worker.imaging import Snapshot
 from outlast_worker.saving import Saved
 from outlast_worker.window import Copying, same
@@ -44,6 +45,7 @@ class Flight:
         report: Callable[[int], None],
         landed: Callable[[Outcome], None],
         crew: Crew,
+        cost: Cost,
     ) -> None:
         self.step = step
         self.outcome: Outcome | None = None
@@ -66,6 +68,7 @@ class Flight:
         self._reported = 0.0
         self._yielding = Yielding()
         self._crew = crew
+        self._cost = cost
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -80,6 +83,10 @@ class Flight:
         if not self.open:
             self._transfers.hold_back()  # this update may be on another stream than the one before
             return False, False
+        with self._cost.standing():
+            return self._close()
+
+    def _close(self) -> tuple[bool, bool]:
         self.open = False
         self._copying.finish()
         self._transfers.close()
@@ -118,11 +125,13 @@ class Flight:
         return self._settled.is_set() and not self._good
 
     def wait(self) -> Outcome:
-        """Wait for its end."""
-        self._ended.wait()
+        """Wait for its end, which holds up the training."""
+        with self._cost.standing():
+            self._ended.wait()
         return self.outcome or Outcome(error=RuntimeError("the thread that saves ended without a word"))
 
     def _run(self) -> None:
+        self._cost.begins_work()
         try:
             self._copying.finish()
             self._transfers.arrive()
@@ -136,6 +145,7 @@ class Flight:
         except BaseException as error:  # the training's thread takes it in at its next boundary
             outcome = Outcome(error=error)
         self._yielding.end()
+        self._cost.works()
         try:
             self._landed(outcome)  # which waits for a while where the supervisor reads nothing
         finally:
@@ -146,6 +156,7 @@ class Flight:
         if self.discarded:
             raise Changed
         self._yielding.look()
+        self._cost.works()
         now = time.monotonic()
         if now - self._reported >= _REPORT_EVERY:
             self._reported = now
@@ -162,8 +173,9 @@ class Flight:
         if not self.open or self._settled.is_set():
             return
         snapshot = self._snapshot
-        if not any(watched.changed for watched in snapshot.watched) and snapshot.probe.found_again():
-            self._settle(True)
+        with self._cost.standing():
+            if not any(watched.changed for watched in snapshot.watched) and snapshot.probe.found_again():
+                self._settle(True)
 
     def _settle(self, word: bool | None = None) -> None:
         """Known to be wrong by the word of the training's thread; right by that and what has arrived."""

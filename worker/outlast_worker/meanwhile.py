@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from outlast_worker.buffer import Buffer, Buffers
+from outlast_worker.cost import Cost
 from outlast_worker.devices import DeviceFailed, Devices
 from outlast_worker.flight import Crew, Flight, Outcome
 from outlast_worker.imaging import Plan, Snapshot, into, plan
@@ -58,6 +59,7 @@ class Meanwhile:
         announce: Callable[[], None],
         report: Callable[[int], None],
         landed: Callable[[Outcome], None],
+        cost: Cost,
     ) -> bool:
         """Copy what can't wait, and let a thread do the rest. False where there is no memory or no way for it."""
         if self.flight is not None:
@@ -85,6 +87,7 @@ class Meanwhile:
             report,
             landed,
             self._crew,
+            cost,
         )
         try:
             flight.start()

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from outlast_jobs.contract import Field, Phase
 from outlast_jobs.errors import AlreadySealed
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.sealer import Sealer
 from outlast_worker.buffer import aligned
 from outlast_worker.context import RunContext
+from outlast_worker.cost import Cost
 from outlast_worker.flight import Outcome
 from outlast_worker.imaging import Plan, Snapshot
 from outlast_worker.meanwhile import Meanwhile
@@ -88,9 +91,12 @@ class Seals:
         self._sealed(name, saved, started)
         return True
 
-    def begin(self, state: dict[str, Any], *, reason: str, sick: bool, before: Callable[[], None]) -> bool:
+    def begin(
+        self, state: dict[str, Any], *, reason: str, sick: bool, before: Callable[[], None], since: float
+    ) -> bool:
         """Seal this state while the training goes on; False where `seal` has to do it. `before` is done first.
 
+        ``since`` is when the training stopped for it, on the monotonic clock.
         What comes of it is told to the supervisor at once, and to the training by `settle`.
         """
         if self._is_first():  # that one is loaded back, and held against the state itself
@@ -98,6 +104,7 @@ class Seals:
         counters = dict(state["counters"])
         name = GenerationName(counters["step"], self._context.attempt)
         started = time.monotonic()
+        cost = Cost(torch.get_num_threads(), since)
 
         def write(
             planned: Plan,
@@ -128,18 +135,21 @@ class Seals:
 
         def landed(outcome: Outcome) -> None:
             if outcome.saved is not None:
-                self._sealed(name, outcome.saved, started)
+                self._sealed(name, outcome.saved, started, cost)
             elif isinstance(outcome.error, AlreadySealed | OSError):
                 self._failed(outcome.error)
 
-        return self.meanwhile.begin(
+        begun = self.meanwhile.begin(
             name.step,
             take_state(state),
             write,
             announce=lambda: self._notifier.send({Field.PHASE: Phase.SAVE}, important=True),
             report=lambda written: self._notifier.send({Field.SAVING: written}),
             landed=landed,
+            cost=cost,
         )
+        cost.goes_on()
+        return begun
 
     def settle(self, *, wait: bool) -> None:
         """Take in what became of the save in flight, or wait for that. Raises what `seal` would have raised."""
@@ -182,19 +192,20 @@ class Seals:
         if short is not None:
             raise OSError(errno.ENOSPC, short)
 
-    def _sealed(self, name: GenerationName, saved: Saved, started: float) -> None:
+    def _sealed(self, name: GenerationName, saved: Saved, started: float, cost: Cost | None = None) -> None:
         self.newest = name
         with contextlib.suppress(OSError):
             self.expect(saved.bytes, len(os.listdir(saved.path)))
-        self._notifier.send(
-            {
-                Field.SEALED: name,
-                Field.STEP: name.step,
-                Field.BYTES: saved.bytes,
-                Field.SECONDS: f"{time.monotonic() - started:.6f}",
-            },
-            important=True,
-        )
+        seconds = time.monotonic() - started
+        fields: dict[str, object] = {
+            Field.SEALED: name,
+            Field.STEP: name.step,
+            Field.BYTES: saved.bytes,
+            Field.SECONDS: f"{seconds:.6f}",
+        }
+        if cost is not None:
+            fields[Field.COST] = f"{min(cost.seconds(), seconds):.6f}"
+        self._notifier.send(fields, important=True)
 
     def _fields(self, reason: str, *, healthy: bool, final: bool) -> IndexFields:
         what = self.descriptions

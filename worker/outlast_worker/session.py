@@ -213,7 +213,9 @@ class Session:
         # Set before the save, failed or not: a failed one is tried again when the next is due, not each step.
         self._last_step, self._last_time = step, time.monotonic()
         state = capture()
-        if go_on and self.seals.begin(state, reason=reason, sick=sick, before=self._sync):
+        if go_on and self.seals.begin(
+            state, reason=reason, sick=sick, before=self._sync, since=self._last_time
+        ):
             self._announce(self.phases.current)
             return True
         self.seals.meanwhile.redo = None

@@ -63,6 +63,14 @@ def let_it_write() -> None:
         written.clear()
 
 
+def slowly(self: Any) -> None:
+    """This save waits to be sealed until the next one waits for it, and a second more."""
+    while self.step == SLOW and ckpt.step_count < SLOW + 4:
+        time.sleep(0.001)
+    time.sleep(1.0 if self.step == SLOW else 0.0)
+    _confirmed(self)
+
+
 DEVICE = os.environ.get(
     "DEVICE", ""
 )  # all but single numbers lies on a device, which reaches the buffer or not
@@ -73,6 +81,9 @@ if DEVICE:
     device = streams.Late(lambda tensor: tensor.dim() > 0, pins=DEVICE == "pinned")
     meanwhile.devices = lambda: device
 LATE = os.environ.get("LATE", "0" if DEVICE else "1")
+SLOW = int(os.environ.get("SLOW", "0"))
+if SLOW:
+    flight.Flight._confirmed = slowly  # type: ignore[method-assign]
 meanwhile.into = into
 if LATE != "0":
     flight.Flight._run = as_late_as_can_be if LATE == "1" else after_the_change  # type: ignore[method-assign]
@@ -179,4 +190,5 @@ with ckpt, open("states", "a") as states:
             ckpt._session.seals.meanwhile.buffers.settled()
         change()
         let_it_write()
+        time.sleep(0.5 if at == SLOW else 0.0)
 print("modes", *modes, flush=True)
