@@ -23,6 +23,7 @@ from outlast_worker.context import RunContext
 from outlast_worker.failing import failure
 from outlast_worker.fingerprint import verdict
 from outlast_worker.guardian import Guardian
+from outlast_worker.leaving import Leaving
 from outlast_worker.metrics import MetricsWriter
 from outlast_worker.notify import Notifier
 from outlast_worker.phases import Phases
@@ -323,7 +324,7 @@ class Session:
         self.before_leaving()
         if self.metrics is not None:
             self.metrics.sync()
-        raise SystemExit(int(code))
+        raise Leaving(int(code))
 
     def _announce(self, phase: Phase) -> None:
         self.notifier.send({Field.PHASE: phase}, important=True)

@@ -1,0 +1,65 @@
+"""Leave the process as Python does, but for taking apart what it holds: of gigabytes that lasts longer than a save."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import io
+import os
+import sys
+from typing import Any
+
+
+class Leaving(SystemExit):
+    """A SystemExit; where it is what ends the process, the memory is left to the system to be freed.
+
+    Before that all is done as always: ``finally`` and ``with`` blocks, threads that are waited for, exit handlers,
+    and what was printed or written to open files is passed on. Destructors of what still lives are not called.
+    A script that catches it ends as it likes, and as slowly.
+    """
+
+    @property
+    def code(self) -> Any:
+        code = _CODE.__get__(self, type(self))
+        # The interpreter itself asks, from no frame of Python, once nothing has caught it: right before the end.
+        if type(code) is int and sys._getframe().f_back is None:
+            _leave_at_exit(code)
+        return code
+
+    @code.setter
+    def code(self, value: Any) -> None:
+        _CODE.__set__(self, value)
+
+
+_CODE: Any = SystemExit.__dict__["code"]
+
+
+def _leave_at_exit(code: int) -> None:
+    run = getattr(atexit, "_run_exitfuncs", None)
+    if run is None:  # another Python: its own way is slower, and as good
+        return
+    owner = os.getpid()
+
+    def leave() -> None:
+        """The first of the exit handlers, being the last that was registered: it calls the others, and ends."""
+        if os.getpid() != owner:
+            return
+        atexit.unregister(leave)
+        run()
+        _pass_on()
+        os._exit(code)
+
+    atexit.register(leave)
+
+
+def _pass_on() -> None:
+    """What waits in buffers of files that nobody closed, as their destructors would."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    for found in gc.get_objects():
+        if issubclass(type(found), io.IOBase):
+            with contextlib.suppress(Exception):
+                if not found.closed and found.writable():
+                    found.flush()
