@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
+from outlast_worker.again import Again
 from outlast_worker.buffer import Buffer, Buffers
 from outlast_worker.cost import Cost
 from outlast_worker.devices import DeviceFailed, Devices
 from outlast_worker.flight import Crew, Flight, Outcome
-from outlast_worker.imaging import Plan, Snapshot, into, plan
+from outlast_worker.imaging import Plan, Snapshot, into
 from outlast_worker.layout import NoLayout
 from outlast_worker.saving import Saved
-from outlast_worker.shards import Taken
 from outlast_worker.sources import Mode, Sources, Trust
 from outlast_worker.transfers import Transfers
 
@@ -33,6 +34,7 @@ class Meanwhile:
         self._crew = Crew()
         self._unchecked: int | None = None  # first step that was copied meanwhile since all was compared
         self._trust = Trust()
+        self._again = Again()
         self._sources = Sources((), self._before_step)
         self._stepped = False  # an optimizer told so since the last save
         self._recorded = False  # the step of one is part of a CUDA graph
@@ -53,7 +55,7 @@ class Meanwhile:
     def begin(
         self,
         step: int,
-        taken: Taken,
+        state: Mapping[str, Any],
         write: Write,
         *,
         announce: Callable[[], None],
@@ -61,11 +63,14 @@ class Meanwhile:
         landed: Callable[[Outcome], None],
         cost: Cost,
     ) -> bool:
-        """Copy what can't wait, and let a thread do the rest. False where there is no memory or no way for it."""
+        """Copy what can't wait, and let a thread do the rest. False where there is no memory or no way for it.
+
+        NotLoadable names what would not load again.
+        """
         if self.flight is not None:
             raise RuntimeError("a save is in flight: only one is at a time")
         try:
-            planned = plan(taken)
+            planned = self._again.plan(state)
         except NoLayout:
             return False
         buffer = None if self._failed else self.buffers.of(planned.size)

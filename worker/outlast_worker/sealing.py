@@ -24,7 +24,7 @@ from outlast_worker.flight import Outcome
 from outlast_worker.imaging import Plan, Snapshot
 from outlast_worker.meanwhile import Meanwhile
 from outlast_worker.notify import Notifier
-from outlast_worker.saving import IndexFields, Saved, save_generation, seal_taken, take_state
+from outlast_worker.saving import IndexFields, Saved, save_generation, seal_taken
 from outlast_worker.space import shortage
 
 
@@ -141,7 +141,7 @@ class Seals:
 
         begun = self.meanwhile.begin(
             name.step,
-            take_state(state),
+            state,
             write,
             announce=lambda: self._notifier.send({Field.PHASE: Phase.SAVE}, important=True),
             report=lambda written: self._notifier.send({Field.SAVING: written}),

@@ -66,7 +66,10 @@ class Component:
         first = self.members[0].tensor
         if first.device.type != "cpu" or self._compact:
             return None
-        return int(first.untyped_storage().data_ptr()) + self._extent[0] * first.element_size()
+        start, end = self._extent
+        if start == end:
+            return int(first.untyped_storage().data_ptr()) + start * first.element_size()
+        return int(first.data_ptr()) + (start - int(first.storage_offset())) * first.element_size()
 
     def place(self) -> tuple[torch.UntypedStorage, int] | None:
         """The memory in which they lie, on whatever device, and from which byte on; None where they have to be made."""

@@ -69,10 +69,17 @@ class Sources:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], before_step: Callable[[], None]) -> None:
         self._optimizers = [o for o in optimizers if _hook(o, before_step)]
+        self._last: set[tuple[Any, ...]] = set()  # places whose tensors were looked at in the save before
 
     def movable(self) -> dict[tuple[Any, ...], torch.Tensor]:
         """The tensors that only those optimizers change, by their place in memory."""
-        return {place(tensor): tensor for tensor in self._owned() if _plain(tensor)}
+        found = {}
+        for tensor in self._owned():
+            where = place(tensor)
+            if where in self._last or _plain(tensor):
+                found[where] = tensor
+        self._last = set(found)
+        return found
 
     def _owned(self) -> Iterator[torch.Tensor]:
         for optimizer in self._optimizers:

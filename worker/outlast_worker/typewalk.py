@@ -35,6 +35,7 @@ _ATOMS: frozenset[type] = frozenset(
         torch.Size,
     }
 )
+_SCALARS: frozenset[type] = frozenset({type(None), bool, float, complex, str})
 _PLAIN_KEYS: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes})
 _FACTORIES: dict[str, Callable[[], Any] | None] = {
     "None": None,
@@ -72,7 +73,7 @@ def loadable(tree: Any, path: str = "") -> Any:
 
     Of a whole state the parts are named without their bucket: ``scheduler/...``, not ``parts/scheduler/...``.
     """
-    walk = _Walk()
+    walk = Conversion()
     if not path and type(tree) is dict and tree.get("schema") == Schema.META:
         return {key: walk.convert(item, "" if key == "parts" else key, 1) for key, item in tree.items()}
     return walk.convert(tree, path, 0)
@@ -113,8 +114,11 @@ def check_tensor(value: torch.Tensor, path: str) -> None:
         raise NotLoadable(path, kind, "it lies on the meta device and has no values")
 
 
-class _Walk:
+class Conversion:
+    """The walk of one state; ``tensors`` counts those it has met."""
+
     def __init__(self) -> None:
+        self.tensors = 0
         self._memo: dict[int, Any] = {}  # the same list twice stays the same list
 
     def convert(self, value: Any, path: str, depth: int) -> Any:
@@ -129,10 +133,12 @@ class _Walk:
             return value if value.bit_length() <= _INT_BITS else {TAG: "int", "hex": hex(value)}
         if isinstance(value, torch.Tensor):
             check_tensor(value, path)
+            self.tensors += 1
             return value
         if isinstance(value, np.generic):
             return _scalar(value, path)
         if isinstance(value, np.ndarray):
+            self.tensors += 1
             return self._once(value, lambda: _array(value, path), path)
         if isinstance(value, np.dtype):
             return {TAG: "numpy.dtype", "dtype": _dtype_name(value, path, kind_name(value))}
@@ -155,7 +161,9 @@ class _Walk:
         return done
 
     def _items(self, value: Any, path: str, depth: int) -> list[Any]:
-        if all(type(item) is int and -_WORD <= item < _WORD for item in value):
+        if (kinds := set(map(type, value))) <= _SCALARS:
+            return list(value)  # the losses, of which there is one for each step
+        if kinds == {int} and min(value) >= -_WORD and max(value) < _WORD:
             return list(value)  # a generator's words, by the hundreds at each save
         return [self.convert(item, join(path, n), depth) for n, item in enumerate(value)]
 
@@ -207,7 +215,7 @@ class _Walk:
     def _deque(self, value: collections.deque[Any], path: str, depth: int) -> Any:
         return {TAG: "deque", "maxlen": value.maxlen, "items": self._items(value, path, depth)}
 
-    _CONTAINERS: dict[type, Callable[[_Walk, Any, str, int], Any]] = {  # noqa: RUF012 (a table, never changed)
+    _CONTAINERS: dict[type, Callable[[Conversion, Any, str, int], Any]] = {  # noqa: RUF012 (a table, never changed)
         list: _list,
         tuple: _tuple,
         dict: _dict,

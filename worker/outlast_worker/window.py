@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-SAMPLES = 500
+SAMPLES = 256
 """Samples in all of a state that is copied meanwhile; each costs about a microsecond at the boundary."""
 
 _PIECE = 8 << 20
@@ -117,7 +117,8 @@ class Probe:
         for span in spans:
             size = min(_SAMPLE, span.nbytes)
             last = span.nbytes - size
-            for at in (0, last, *(bits(62) % (last + 1) for _ in range(each - 2))) if SAMPLES else ():
+            ends = (0, last) if each > 1 else ()
+            for at in (*ends, *(bits(62) % (last + 1) for _ in range(each - len(ends)))) if SAMPLES else ():
                 self._seen.append((span.target + at, ctypes.string_at(span.source + at, size)))
 
     def found_again(self) -> bool:
