@@ -72,6 +72,19 @@ def fill(
     return total
 
 
+def feed(image: Image, digest: Hasher, *, progress: Callable[[int], None] | None = None) -> int:
+    """Hash all of ``image`` and write nothing; its bytes. ``progress`` is told of blocks of which none is written."""
+    total = 0
+    scratch = memoryview(mmap.mmap(-1, max(ALIGN, min(BLOCK, image.size))))
+    while total < image.size:
+        block = image.block(total, scratch[: min(BLOCK, image.size - total)])
+        digest.update(block)
+        total += block.nbytes
+        if progress is not None:
+            progress(0)
+    return total
+
+
 def _write_at(fd: int, block: memoryview, at: int, direct: bool) -> bool:
     """Write it all; whether further blocks may go direct. The odd end of a file never does."""
     while block.nbytes:

@@ -18,6 +18,7 @@ class Env:
     RESUME = "OUTLAST_RESUME"  # the generation chosen, an absolute folder, or absent
     SAVE_EVERY_STEPS = "OUTLAST_SAVE_EVERY_STEPS"  # decimal, or absent
     SAVE_EVERY_SECONDS = "OUTLAST_SAVE_EVERY_SECONDS"  # decimal seconds, or absent
+    LINK_UNCHANGED = "OUTLAST_LINK_UNCHANGED"  # "1": unchanged shards are linked; else absent
     DEADLINE = "OUTLAST_DEADLINE"  # unix seconds, or absent
     SUPERVISOR = "OUTLAST_SUPERVISOR"  # process identity of the supervisor: "PID:STARTTICKS:BOOTID"
     SIGNAL_SAVE = "OUTLAST_SIGNAL_SAVE"  # name of the signal that means save and go on, default SIGUSR1

@@ -71,6 +71,9 @@ class Save(Section, frozen=True):
         _doc("auto: from the measured cost of a save and the run's own failures; excludes the other two"),
     ] = None
     between: Annotated[_Range, _doc("bounds for every: auto")] = (30.0, 7200.0)
+    link_unchanged: Annotated[
+        bool, _doc("link shards that are as they were before instead of writing them again", "true or false")
+    ] = False
 
     @property
     def auto(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from typing import NoReturn
 import msgspec
 
 from outlast_jobs import durable
-from outlast_jobs.blocks import Image
+from outlast_jobs.blocks import Image, feed
 from outlast_jobs.errors import AlreadySealed, Fenced
 from outlast_jobs.generation import (
     INDEX,
@@ -29,7 +30,7 @@ from outlast_jobs.generation import (
 
 
 class Sealer:
-    """One save of one attempt. ``begin``, ``add`` each file, ``seal``; ``abort`` instead after any error.
+    """One save of one attempt. ``begin``, ``add`` or ``link`` each file, ``seal``; ``abort`` after any error.
 
     Several threads may ``add`` at a time. ``progress`` is told the bytes of this save written so far, after each
     piece, by one thread at a time.
@@ -89,6 +90,19 @@ class Sealer:
         entry = FileEntry(bytes=written.bytes, sha256=written.sha256)
         self.files[member] = entry
         return entry
+
+    def hashed(self, image: Image) -> FileEntry:
+        """What a file of this content would be; nothing is written, and ``progress`` is told nothing new."""
+        digest = hashlib.sha256()
+        return FileEntry(bytes=feed(image, digest, progress=self._count), sha256=digest.hexdigest())
+
+    def link(self, member: str, folder: Path, entry: FileEntry, stamp: durable.Stamp) -> None:
+        """Take the file of that name from another generation's folder, which is known to be as ``entry`` says.
+
+        OSError where that can't be; the file can be added then.
+        """
+        durable.link_file(folder / safe_member(member), self.path(member), stamp, root=self._root)
+        self.files[member] = entry
 
     def seal(self, index: Index) -> Path:
         """Write ``index`` with the files added, and publish. Returns the sealed generation's folder."""

@@ -15,7 +15,7 @@ from outlast_jobs.verify import Verdict
 
 from . import events as ev
 from .actions import Choose
-from .chores import Desk, furthest_step, set_aside, taken_over
+from .chores import Desk, furthest_step, remember, set_aside, taken_over
 
 CURE = (
     "look at them with: outlast verify; repair or remove what is bad, name one with --from, "
@@ -115,9 +115,7 @@ def _deal_with(desk: Desk, choice: verify.Choice, pass_over: bool) -> ev.ChooseF
 def _chosen(desk: Desk, finding: verify.Finding, own: bool, why: str) -> ev.Chosen:
     name = finding.path.name
     if own and finding.full and desk.remembered.get(name) != finding.stats:
-        healthy = finding.index is not None and finding.index.healthy
-        desk.remembered[name] = finding.stats
-        desk.record(journal.VERIFIED, {"generation": name, "stats": finding.stats, "healthy": healthy})
+        remember(desk, finding)
     return ev.Chosen(0, name, str(finding.path.absolute()), finding.step or 0, own, why, 0)
 
 

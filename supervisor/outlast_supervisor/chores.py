@@ -23,7 +23,7 @@ from outlast_jobs.jobfile import Job
 from outlast_jobs.rundir import RunDirectory
 
 from . import events as ev
-from . import linux
+from . import linked, linux
 
 TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024
@@ -68,12 +68,20 @@ def verified(desk: Desk, name: str, stop: Callable[[], bool]) -> ev.Event | None
     finding = verify.look(path, desk.run_id, full=True, drop_cache=True, stop=stop)
     if finding.verdict is verify.Verdict.VERIFIED:
         healthy = finding.index is not None and finding.index.healthy
-        desk.remembered[name] = finding.stats
-        desk.record(journal.VERIFIED, {"generation": name, "stats": finding.stats, "healthy": healthy})
+        remember(desk, finding)
         return ev.Verified(name, healthy)
     if finding.verdict is verify.Verdict.UNREADABLE or not path.exists():
         return None  # says nothing about it; it is looked at again before it is used
     return ev.Rejected(name, f"{finding.verdict}: {finding.reason}")
+
+
+def remember(desk: Desk, finding: verify.Finding) -> None:
+    """A generation was read in full: it is not read again while its files are untouched, nor others for these."""
+    for found in (finding, *linked.with_it(desk.remembered, finding, desk.run_id)):
+        healthy = found.index is not None and found.index.healthy
+        desk.remembered[found.path.name] = found.stats
+        record = {"generation": found.path.name, "stats": found.stats, "healthy": healthy}
+        desk.record(journal.VERIFIED, record)
 
 
 def set_aside(desk: Desk, name: str, reason: str, verdict: str = "corrupt") -> None:
@@ -83,6 +91,7 @@ def set_aside(desk: Desk, name: str, reason: str, verdict: str = "corrupt") -> N
     if GenerationName.parse(name) is None or not os.path.lexists(path):
         return
     desk.record(journal.QUARANTINED, {"generation": name, "verdict": verdict, "reason": reason})
+    linked.doubt(desk.remembered, path)
     require_folder(desk.run.checkpoints)
     verify.quarantine(path, reason)
     desk.remembered.pop(name, None)
@@ -115,12 +124,18 @@ def prune(desk: Desk, job: Job, resumed_from: str | None) -> list[str]:
             found, healthy_one = found + 1, healthy_one or healthy
             desk.looked[path.name] = (list(finding.stats[INDEX]), gens[-1])
     plan = retention.plan(gens, job.keep, desk.pinned, resumed_from, complete)
+    sharing = linked.sharing(desk.remembered, desk.run.checkpoints, [name for name, _ in plan.drop])
     for name, reason in plan.drop:
         desk.record(journal.DROPPED, {"generation": name, "reason": reason})
         durable.discard(desk.run.checkpoints / name, desk.run.checkpoints)
         desk.remembered.pop(name, None)
         desk.looked.pop(name, None)
-    if plan.drop and (error := durable.empty_trash(desk.run.checkpoints)) is not None:
+    error = durable.empty_trash(desk.run.checkpoints) if plan.drop else None
+    for name, stats in linked.same_as_before(desk.remembered, desk.run.checkpoints, sharing):
+        healthy = any(str(gen.name) == name and gen.healthy for gen in gens)
+        desk.remembered[name] = stats
+        desk.record(journal.VERIFIED, {"generation": name, "stats": stats, "healthy": healthy})
+    if error is not None:
         raise error
     return [name for name, _ in plan.drop]
 

@@ -139,6 +139,7 @@ class Launcher:
             Env.RESUME: chosen.path,
             Env.SAVE_EVERY_STEPS: self.job.save.every_steps,
             Env.SAVE_EVERY_SECONDS: seconds,
+            Env.LINK_UNCHANGED: "1" if self.job.save.link_unchanged else None,
             Env.DEADLINE: self.deadline,
             Env.ALLOW_RNG_LOSS: "1" if self.allow_rng_loss else None,
         }

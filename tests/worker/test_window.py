@@ -119,7 +119,7 @@ def test_only_what_an_optimizer_owns_may_be_copied_meanwhile() -> None:
             p.grad = torch.ones_like(p)
     optimizer.step()
     told: list[bool] = []
-    movable = Sources([optimizer], lambda: told.append(True)).movable()
+    movable = Sources([optimizer], [], lambda: told.append(True)).movable()
     optimizer.step()
     assert told == [True]
     state = _state(
@@ -138,7 +138,7 @@ def test_only_what_an_optimizer_owns_may_be_copied_meanwhile() -> None:
     assert found["optimizer/state/2/exp_avg"]
     assert not found["model/0.weight"]  # which is seen as integers too
     assert not any(found[key] for key in ("model/1.running_mean", "model/2.weight", "part"))
-    assert not Sources([], lambda: None).movable()
+    assert not Sources([], [], lambda: None).movable()
 
     class Silent(torch.optim.SGD):
         def __init__(self) -> None:

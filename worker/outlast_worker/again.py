@@ -8,7 +8,7 @@ the one before, and what was found out is used again; at the first difference al
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from outlast_worker.imaging import Plan, plan
 from outlast_worker.layout import Layout
 from outlast_worker.saving import INLINE, take_state
 from outlast_worker.shards import PARTS, Component, Held, Taken
+from outlast_worker.sources import Place
 from outlast_worker.typewalk import TAG, Conversion, join
 
 
@@ -68,15 +69,17 @@ class Again:
 
     def __init__(self) -> None:
         self._mould: _Mould | None = None
+        self._apart: Collection[Place] | None = None
 
-    def plan(self, state: Mapping[str, Any]) -> Plan:
-        """As `plan(take_state(state))`, and what that raises: NotLoadable, NoLayout."""
-        if self._mould is not None:
+    def plan(self, state: Mapping[str, Any], apart: Collection[Place] | None = None) -> Plan:
+        """As `plan(take_state(state, apart=apart))`, and what that raises: NotLoadable, NoLayout."""
+        if self._mould is not None and apart == self._apart:
             try:
                 return _cast(state, self._mould)
             except _Differs:
                 self._mould = None
-        taken = take_state(state)
+        self._apart = apart
+        taken = take_state(state, apart=apart)
         planned = plan(taken)
         try:
             self._mould = _mould(state, planned)

@@ -253,7 +253,8 @@ class Checkpointer:
             config={"sha256": session.context.config_sha256} if session.context.config_sha256 else {},
             data=self._feed.identity(),
         )
-        session.seals.meanwhile.watch(self._state.parts.optimizers())
+        parts = self._state.parts
+        session.seals.meanwhile.watch(parts.optimizers(), parts.modules())
         session.ready(what, drift)
         if session.metrics is not None:
             self._ledger.write = session.metrics.line

@@ -30,6 +30,7 @@ class RunContext:
     config_sha256: str
     record_ids: bool
     rank: int
+    link_unchanged: bool = False
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> RunContext | None:
@@ -58,6 +59,7 @@ class RunContext:
             config_sha256=environ.get(Env.CONFIG_SHA256, ""),
             record_ids=environ.get(RECORD_IDS) == "1",
             rank=int(environ.get("RANK") or 0),
+            link_unchanged=environ.get(Env.LINK_UNCHANGED) == "1",
         )
 
     @property

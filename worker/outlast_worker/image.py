@@ -71,6 +71,10 @@ class ShardImage(Image):
         self._source: _Source | None = None
         self._kind: torch.dtype | None = None
 
+    def again(self) -> ShardImage:
+        """The same content once more."""
+        return ShardImage(self._layout, self._components, self._memory)
+
     @property
     def size(self) -> int:
         return self._layout.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from outlast_worker.flight import Crew, Flight, Outcome
 from outlast_worker.imaging import Plan, Snapshot, into
 from outlast_worker.layout import NoLayout
 from outlast_worker.saving import Saved
-from outlast_worker.sources import Mode, Sources, Trust
+from outlast_worker.sources import Mode, Place, Sources, Trust
 from outlast_worker.transfers import Transfers
 
 Write = Callable[[Plan, Snapshot, Callable[[], None], Callable[[int], None]], Saved]
@@ -35,17 +35,23 @@ class Meanwhile:
         self._unchecked: int | None = None  # first step that was copied meanwhile since all was compared
         self._trust = Trust()
         self._again = Again()
-        self._sources = Sources((), self._before_step)
+        self._sources = Sources((), (), self._before_step)
         self._stepped = False  # an optimizer told so since the last save
         self._recorded = False  # the step of one is part of a CUDA graph
         self._failed = False  # a device may still write into the buffer
 
-    def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """These tell before they step. Without any, all is copied at the boundary."""
-        self._sources = Sources(optimizers, self._before_step)
+    def watch(
+        self, optimizers: Sequence[torch.optim.Optimizer], modules: Sequence[torch.nn.Module] = ()
+    ) -> None:
+        """These optimizers tell before they step, and these modules may have parameters that nobody steps."""
+        self._sources = Sources(optimizers, modules, self._before_step)
         if (found := devices()) is not None:
             groups = [group for optimizer in optimizers for group in optimizer.param_groups]
             self.buffers.finish = found.pinning(tensor for group in groups for tensor in group["params"])
+
+    def frozen(self) -> Mapping[Place, torch.Tensor]:
+        """The parameters that are not trained, by their place in memory."""
+        return self._sources.frozen()
 
     @property
     def step(self) -> int | None:
@@ -62,15 +68,16 @@ class Meanwhile:
         report: Callable[[int], None],
         landed: Callable[[Outcome], None],
         cost: Cost,
+        apart: Collection[Place] | None = None,
     ) -> bool:
         """Copy what can't wait, and let a thread do the rest. False where there is no memory or no way for it.
 
-        NotLoadable names what would not load again.
+        What lies at the places ``apart`` goes to shards of its own. NotLoadable names what would not load again.
         """
         if self.flight is not None:
             raise RuntimeError("a save is in flight: only one is at a time")
         try:
-            planned = self._again.plan(state)
+            planned = self._again.plan(state, apart)
         except NoLayout:
             return False
         buffer = None if self._failed else self.buffers.of(planned.size)

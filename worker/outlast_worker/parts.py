@@ -66,6 +66,10 @@ class Parts:
         """Those among them that are torch's."""
         return [value for name, value in self._values.items() if self._kinds[name] == OPTIMIZER]
 
+    def modules(self) -> list[torch.nn.Module]:
+        """Those among them that are torch's."""
+        return list(self._modules().values())
+
     def _capture(self, name: str) -> Any:
         value = self._values[name]
         if self._kinds[name] == OPTIMIZER:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from outlast_jobs.generation import GenerationName, Index
 from outlast_jobs.sealer import Sealer
 from outlast_worker.digest import first_difference, state_sha256
 from outlast_worker.image import ShardImage
+from outlast_worker.linking import Links
 from outlast_worker.ptfile import require_safe_loader
 from outlast_worker.restoring import read_files
 from outlast_worker.shards import MAX_SHARD_BYTES, Taken, take_out
+from outlast_worker.sources import Place, place
 from outlast_worker.typewalk import loadable
 from outlast_worker.writing import write_files
 
@@ -48,7 +50,7 @@ class Saved:
     """A generation that was sealed."""
 
     path: Path
-    bytes: int
+    bytes: int  # that were written
     seconds: float
     state_sha256: str | None  # of a final generation, or one that was loaded back
 
@@ -64,15 +66,18 @@ def save_generation(
     progress: Callable[[int], None] | None = None,
     load_back: bool = False,
     on_nan: Callable[[], None] | None = None,
+    links: Links | None = None,
+    apart: Collection[Place] | None = None,
 ) -> Saved:
     """Write and seal; a failure leaves nothing under the name, or a whole one where the last fsync was what failed.
 
     ``progress`` is told the bytes written so far. With ``load_back`` the files are loaded and compared with
     ``state`` before they are sealed. ``on_nan`` is called before the seal where a tensor of a part holds a NaN.
-    Raises NotLoadable before anything is written, Fenced and OSError later.
+    ``apart`` is as for `take_state`, ``links`` as for `write_files`. Raises NotLoadable before anything is written,
+    Fenced and OSError later.
     """
     began = time.monotonic()
-    taken = take_state(state, max_shard_bytes=max_shard_bytes)
+    taken = take_state(state, max_shard_bytes=max_shard_bytes, apart=apart)
     digest = state_sha256(dict(state)) if fields.final or load_back else None
 
     def written(sealer: Sealer, nan: bool) -> None:
@@ -92,13 +97,27 @@ def save_generation(
         before_seal=written,
         digest=digest,
         began=began,
+        links=links,
     )
 
 
-def take_state(state: Mapping[str, Any], *, max_shard_bytes: int = MAX_SHARD_BYTES) -> Taken:
-    """The state as its shards and what is left without them. NotLoadable names what would not load again."""
+def take_state(
+    state: Mapping[str, Any],
+    *,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    apart: Collection[Place] | None = None,
+) -> Taken:
+    """The state as its shards and what is left without them. NotLoadable names what would not load again.
+
+    The tensors at the places ``apart`` go to shards of their own.
+    """
     require_safe_loader()
-    return take_out(check_state(state), inline=INLINE, max_shard_bytes=max_shard_bytes)
+    return take_out(
+        check_state(state),
+        inline=INLINE,
+        max_shard_bytes=max_shard_bytes,
+        apart=(lambda tensor: place(tensor) in apart) if apart else None,
+    )
 
 
 def seal_taken(
@@ -114,6 +133,7 @@ def seal_taken(
     before_seal: Callable[[Sealer, bool], None] | None = None,
     digest: str | None = None,
     began: float,
+    links: Links | None = None,
 ) -> Saved:
     """Write what was taken, from ``images`` where they are given, and seal it; as `save_generation` says.
 
@@ -123,7 +143,7 @@ def seal_taken(
     sealer = Sealer(checkpoints, name.attempt, name, progress=progress)
     sealer.begin()
     try:
-        nan = write_files(sealer, taken, images)
+        nan = write_files(sealer, taken, images, links)
         if before_seal is not None:
             before_seal(sealer, nan)
         fields = replace(fields, healthy=fields.healthy and not nan)
@@ -131,6 +151,8 @@ def seal_taken(
     except BaseException:
         sealer.abort()
         raise
+    if links is not None:
+        links.sealed(path, sealer.files)
     return Saved(path, sealer.bytes_written, time.monotonic() - began, digest)
 
 

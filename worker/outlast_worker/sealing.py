@@ -22,9 +22,11 @@ from outlast_worker.context import RunContext
 from outlast_worker.cost import Cost
 from outlast_worker.flight import Outcome
 from outlast_worker.imaging import Plan, Snapshot
+from outlast_worker.linking import Links
 from outlast_worker.meanwhile import Meanwhile
 from outlast_worker.notify import Notifier
 from outlast_worker.saving import IndexFields, Saved, save_generation, seal_taken
+from outlast_worker.sources import Place
 from outlast_worker.space import shortage
 
 
@@ -56,6 +58,7 @@ class Seals:
         self._say = say
         self._on_sick = on_sick
         self.meanwhile = Meanwhile(say)
+        self._links = Links() if context.link_unchanged else None
         self._size = (0, 0)
         self._litter = False  # a save failed, and may have left files that take room
 
@@ -83,6 +86,8 @@ class Seals:
                 progress=self._progress,
                 load_back=self._is_first(),
                 on_nan=None if sick else lambda: self._on_sick(step),
+                links=self._links,
+                apart=self._apart(),
             )
         except (AlreadySealed, OSError) as error:
             self._failed(error)
@@ -131,6 +136,7 @@ class Seals:
                 progress=progress,
                 before_seal=right,
                 began=started,
+                links=self._links,
             )
 
         def landed(outcome: Outcome) -> None:
@@ -147,6 +153,7 @@ class Seals:
             report=lambda written: self._notifier.send({Field.SAVING: written}),
             landed=landed,
             cost=cost,
+            apart=self._apart(),
         )
         cost.goes_on()
         return begun
@@ -179,6 +186,10 @@ class Seals:
             with contextlib.suppress(OSError):
                 files = (self._context.checkpoints / str(self.newest)).glob("*.shard-*.pt")
                 self.prepare([file.stat().st_size for file in files])
+
+    def _apart(self) -> frozenset[Place] | None:
+        """What goes to shards of its own, so that they stay as they are: the parameters that are not trained."""
+        return None if self._links is None else frozenset(self.meanwhile.frozen())
 
     def _is_first(self) -> bool:
         return self.newest is None and not _any_sealed(self._context.checkpoints)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from outlast_worker.typewalk import TAG, join
 
 MAX_SHARD_BYTES = 512 << 20
 PARTS = "parts"
+Apart = Callable[[torch.Tensor], bool]
+"""Whether a tensor belongs into shards of another kind."""
 SPLIT_FROM_BYTES = 16 << 10  # a state larger than this is saved in at least two shards
 
 
@@ -152,8 +154,17 @@ class Taken:
         return [m.key for m in sorted(members, key=lambda m: m.reference["n"])]
 
 
-def take_out(tree: Any, *, inline: Sequence[str] = (), max_shard_bytes: int = MAX_SHARD_BYTES) -> Taken:
-    """Replace each tensor of a loadable tree by a reference; entries named in ``inline`` keep theirs."""
+def take_out(
+    tree: Any,
+    *,
+    inline: Sequence[str] = (),
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    apart: Apart | None = None,
+) -> Taken:
+    """Replace each tensor of a loadable tree by a reference; entries named in ``inline`` keep theirs.
+
+    Tensors of which ``apart`` says so share no shard with others, and their shards come first.
+    """
     taker = _Taker()
     if isinstance(tree, dict):
         skeleton: Any = {
@@ -163,8 +174,16 @@ def take_out(tree: Any, *, inline: Sequence[str] = (), max_shard_bytes: int = MA
     else:
         skeleton = taker.take(tree, "")
     found = components(taker.held)
-    plan = by_size([component.size for component in found], max_shard_bytes)
-    shards = tuple(tuple(found[index] for index in indices) for indices in plan)
+    alone: list[Component] = []
+    others: list[Component] = []
+    for component in found:
+        among = apart is not None and all(apart(member.tensor) for member in component.members)
+        (alone if among else others).append(component)
+    shards = tuple(
+        tuple(group[index] for index in indices)
+        for group in ((alone, others) if alone and others else (found,))
+        for indices in by_size([component.size for component in group], max_shard_bytes)
+    )
     for number, shard in enumerate(shards):
         for component in shard:
             for member in component.members:

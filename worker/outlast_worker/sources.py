@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from outlast_worker.shards import Component
 
+Place: TypeAlias = tuple[Any, ...]
+"""What makes two tensors the same in memory."""
 REHEARSALS = 3
 """So many saves of an attempt are copied at the boundary and compared before the next update."""
 CHECK_EVERY = 50
@@ -67,11 +69,22 @@ class Trust:
 class Sources:
     """The optimizers that tell before they step, and what they own."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], before_step: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        modules: Sequence[torch.nn.Module],
+        before_step: Callable[[], None],
+    ) -> None:
         self._optimizers = [o for o in optimizers if _hook(o, before_step)]
-        self._last: set[tuple[Any, ...]] = set()  # places whose tensors were looked at in the save before
+        self._last: set[Place] = set()  # places whose tensors were looked at in the save before
+        self._modules = list(modules)
 
-    def movable(self) -> dict[tuple[Any, ...], torch.Tensor]:
+    def frozen(self) -> dict[Place, torch.Tensor]:
+        """The parameters that are not trained, by their place in memory."""
+        found = (p for module in self._modules for p in module.parameters())
+        return {place(p): p for p in found if not p.requires_grad and type(p) is torch.nn.Parameter}
+
+    def movable(self) -> dict[Place, torch.Tensor]:
         """The tensors that only those optimizers change, by their place in memory."""
         found = {}
         for tensor in self._owned():
@@ -90,9 +103,7 @@ class Sources:
                     yield from (value for value in entries.values() if isinstance(value, torch.Tensor))
 
 
-def watched_by(
-    component: Component, movable: dict[tuple[Any, ...], torch.Tensor]
-) -> list[torch.Tensor] | None:
+def watched_by(component: Component, movable: dict[Place, torch.Tensor]) -> list[torch.Tensor] | None:
     """The tensors to watch while this is copied; None where it has to be copied at once."""
     if component.copied or (component.memory() is None and component.place() is None):
         return None
@@ -109,8 +120,8 @@ def watched_by(
     return found
 
 
-def place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What makes two tensors the same in memory."""
+def place(tensor: torch.Tensor) -> Place:
+    """Where a tensor lies, and as what."""
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 

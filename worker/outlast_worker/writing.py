@@ -12,6 +12,7 @@ from outlast_jobs.generation import META
 from outlast_jobs.sealer import Sealer
 from outlast_worker.image import ShardImage, layout_of
 from outlast_worker.layout import NoLayout
+from outlast_worker.linking import Links
 from outlast_worker.ptfile import stream
 from outlast_worker.shards import PARTS, Taken
 from outlast_worker.snapshot import has_nan
@@ -22,10 +23,13 @@ def shard_name(number: int) -> str:
     return f"model.shard-{number:03d}.pt"
 
 
-def write_files(sealer: Sealer, taken: Taken, images: Sequence[ShardImage | None] = ()) -> bool:
+def write_files(
+    sealer: Sealer, taken: Taken, images: Sequence[ShardImage | None] = (), links: Links | None = None
+) -> bool:
     """Write all shards, from ``images`` where they are given, and ``meta.pt``; what the disk says is raised.
 
-    Whether a tensor of a part holds a NaN.
+    Whether a tensor of a part holds a NaN. With ``links`` a shard that did not change is linked from an earlier
+    generation instead.
     """
     names = [shard_name(number) for number in range(len(taken.shards))]
     nan = dict.fromkeys(range(len(names)), False)
@@ -36,9 +40,10 @@ def write_files(sealer: Sealer, taken: Taken, images: Sequence[ShardImage | None
         if image is None:
             nan[number] = has_nan(taken.tensors(number, PARTS))
             _add(sealer, names[number], taken.content(number))
-        else:
+            return
+        if links is None or not links.take(sealer, names[number], image):
             sealer.add(names[number], image)
-            nan[number] = image.nan
+        nan[number] = image.nan
 
     side_by_side([lambda number=number: write(number) for number in range(len(names))])  # type: ignore[misc]
     _add(sealer, META, {**taken.skeleton, "shards": names})
