@@ -5,13 +5,18 @@ Direct writes spare the copy into the page cache, and leave there what the train
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
+import queue
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
+
+from .errors import Cancelled
 
 BLOCK = 8 << 20
 """Bytes of a block: large enough for a disk, small enough to be in the processor's cache while it is hashed."""
@@ -20,6 +25,7 @@ ALIGN = 4096
 DIRECT_FROM = 1 << 20
 """Smaller files go through the page cache: a direct write costs a wait for the disk for each of them."""
 
+_RING = 3  # blocks of a file: one is made, one is written, one waits
 _KEEP_SIZE = 0x01  # fallocate(2): the length grows with the bytes, so that a torn file can be told by it
 _UNABLE = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -59,17 +65,85 @@ def fill(
     size = image.size
     direct = direct and size >= DIRECT_FROM and _go_direct(fd)
     _reserve(fd, size)
-    total = 0
-    # Never closed by hand: an error's traceback may still hold a part of it.
-    scratch = memoryview(mmap.mmap(-1, max(ALIGN, min(BLOCK, size))))
-    while total < size:
-        block = image.block(total, scratch[: min(BLOCK, size - total)])
-        digest.update(block)
-        direct = _write_at(fd, block, total, direct)
-        total += block.nbytes
-        if progress is not None:
-            progress(block.nbytes)
-    return total
+    # Never closed by hand: an error's traceback may still hold a part of it. What is not used is never given.
+    ring = memoryview(mmap.mmap(-1, _RING * max(ALIGN, min(BLOCK, size))))
+    rooms = [ring[number * BLOCK : (number + 1) * BLOCK] for number in range(_RING if size > BLOCK else 1)]
+    with _Writing(fd, direct, rooms, progress) as writing:
+        for start in range(0, size, BLOCK):
+            block = image.block(start, writing.room()[: min(BLOCK, size - start)])
+            digest.update(block)
+            writing.put(block, start)
+    return size
+
+
+class _Writing:
+    """Writes the blocks in the order in which they are put, in a thread behind the one that makes them.
+
+    So the disk has work while the next block is hashed. A file of one block needs no thread.
+    """
+
+    def __init__(
+        self, fd: int, direct: bool, rooms: list[memoryview], progress: Callable[[int], None] | None
+    ) -> None:
+        self._fd = fd
+        self._direct = direct
+        self._progress = progress
+        self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._blocks: queue.SimpleQueue[tuple[memoryview, memoryview, int] | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._room = rooms[0]
+        self._thread: threading.Thread | None = None
+        for room in rooms:
+            self._free.put(room)
+        if len(rooms) > 1:
+            thread = threading.Thread(target=self._run, name="outlast-disk", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads for us
+                thread.start()
+                self._thread = thread
+
+    def __enter__(self) -> _Writing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        if self._thread is not None:
+            if kind is not None:
+                self._error = self._error or Cancelled()  # nothing more needs to be written
+            self._blocks.put(None)
+            self._thread.join()
+        if self._error is not None and kind is None:
+            raise self._error
+
+    def room(self) -> memoryview:
+        """Room for the next block; what went wrong with an earlier one is raised."""
+        self._room = self._free.get()
+        if self._error is not None:
+            raise self._error
+        if self._thread is not None and self._progress is not None:
+            self._progress(0)  # by each thread that works: whether to go on, and how
+        return self._room
+
+    def put(self, block: memoryview, at: int) -> None:
+        """Have the block written there. It may lie in the room given for it, or elsewhere for good."""
+        if self._thread is None:
+            self._write(block, self._room, at)
+        else:
+            self._blocks.put((block, self._room, at))
+
+    def _run(self) -> None:
+        while (item := self._blocks.get()) is not None:
+            try:
+                if self._error is None:
+                    self._write(*item)
+                    continue
+            except BaseException as error:  # raised by the thread that makes the blocks
+                self._error = error
+            self._free.put(item[1])
+
+    def _write(self, block: memoryview, room: memoryview, at: int) -> None:
+        self._direct = _write_at(self._fd, block, at, self._direct)
+        if self._progress is not None:
+            self._progress(block.nbytes)
+        self._free.put(room)
 
 
 def feed(image: Image, digest: Hasher, *, progress: Callable[[int], None] | None = None) -> int:

@@ -7,9 +7,11 @@ import fcntl
 import hashlib
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from outlast_jobs import blocks, durable, filesystem
 from outlast_jobs.blocks import ALIGN, BLOCK, DIRECT_FROM, Image
@@ -122,3 +124,82 @@ def test_what_the_disk_refuses_is_its_own_error_and_leaves_nothing(
     with pytest.raises(OSError, match=os.strerror(code)):
         durable.write_file(tmp_path / "f", Bytes(bytes(BLOCK + 1)))
     assert os.listdir(tmp_path) == []
+
+
+def _disk_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "outlast-disk"]
+
+
+def test_blocks_are_made_ahead_of_the_disk_and_no_further_than_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a write hangs, others are made until all room is taken; none is overwritten before it is written."""
+    monkeypatch.setattr(blocks, "BLOCK", ALIGN)
+    hangs, real = threading.Event(), os.pwrite
+
+    def hanging(fd: int, data: memoryview, at: int) -> int:
+        assert hangs.wait(60)
+        return real(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", hanging)
+    image = Bytes(os.urandom(40 * ALIGN + 5))
+    maker = threading.Thread(target=durable.write_file, args=(tmp_path / "f", image))
+    maker.start()
+    wait_until(lambda: len(image.asked) == blocks._RING, 60, "all room is taken")
+    assert len(_disk_threads()) == 1
+    hangs.set()
+    maker.join()
+    assert (tmp_path / "f").read_bytes() == image.content
+    assert image.asked == list(range(0, image.size, ALIGN))
+    assert not _disk_threads()
+
+
+@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("where", ["write", "progress", "image"])
+def test_an_error_at_any_block_ends_the_file_and_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int
+) -> None:
+    """Raised to the caller as it is, with nothing left behind."""
+    monkeypatch.setattr(blocks, "BLOCK", ALIGN)
+    left = [number]
+
+    def count() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.EIO, "no")
+
+    real = os.pwrite
+
+    def writing(fd: int, data: memoryview, at: int) -> int:
+        if where == "write":
+            count()
+        return real(fd, data, at)
+
+    class Failing(Bytes):
+        def block(self, start: int, scratch: memoryview) -> memoryview:
+            if where == "image":
+                count()
+            return super().block(start, scratch)
+
+    monkeypatch.setattr(os, "pwrite", writing)
+    with pytest.raises(OSError, match="no"):
+        durable.write_file(
+            tmp_path / "f",
+            Failing(os.urandom(7 * ALIGN)),
+            progress=(lambda _: count()) if where == "progress" else None,
+        )
+    assert os.listdir(tmp_path) == []
+    assert not _disk_threads()
+
+
+def test_without_a_second_thread_one_does_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no more threads the file is the same."""
+
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(blocks, "BLOCK", ALIGN)
+    monkeypatch.setattr(threading.Thread, "start", none)
+    image = Bytes(os.urandom(9 * ALIGN + 1))
+    durable.write_file(tmp_path / "f", image)
+    assert (tmp_path / "f").read_bytes() == image.content
