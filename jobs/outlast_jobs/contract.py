@@ -8,6 +8,10 @@ PROTOCOL = "1"
 """Value of ``X_OUTLAST_PROTOCOL`` that this version speaks."""
 
 
+BUFFER_NAME = "outlast-buffer"
+"""``FDNAME`` of the memory that the state is copied into."""
+
+
 class Env:
     """Names of the environment variables that the supervisor sets for the worker."""
 
@@ -28,6 +32,9 @@ class Env:
     ALLOW_RNG_LOSS = "OUTLAST_ALLOW_RNG_LOSS"  # "1" where a person asked for it
     CONFIG_SHA256 = "OUTLAST_CONFIG_SHA256"  # digest of command and environment as the job file gives them
     NOTIFY_SOCKET = "NOTIFY_SOCKET"  # systemd's own name; a datagram socket
+    BUFFER = (
+        "OUTLAST_BUFFER"  # "FD:INODE": an inherited descriptor of the buffer of the attempt before, or absent
+    )
     # Set by `outlast prove` alone; the last three are heeded only beside the first
     RECORD = "OUTLAST_RECORD"  # "proof": digests of all parts in each line of the metrics
     STOP_AT = "OUTLAST_STOP_AT"  # step at which to seal the last generation and leave with 0
@@ -38,9 +45,12 @@ class Env:
 
 
 class Field:
-    """Keys of a notification: systemd's own three, and ours."""
+    """Keys of a notification: systemd's own, and ours."""
 
     READY = "READY"  # "1": the trainer attached
+    FDSTORE = "FDSTORE"  # "1", with FDNAME and a descriptor: keep it beyond the worker's end
+    FDSTOREREMOVE = "FDSTOREREMOVE"  # "1", with FDNAME: keep it no longer
+    FDNAME = "FDNAME"  # BUFFER_NAME; a descriptor of any other name is not kept
     STATUS = "STATUS"  # one line for people
     PROTOCOL = "X_OUTLAST_PROTOCOL"
     RANK = "X_OUTLAST_RANK"
@@ -116,3 +126,4 @@ class Schema:
     PROOF = "outlast.proof/1"
     DRILL = "outlast.drill/1"
     DAEMON = "outlast.daemon/1"
+    BUFFER = "outlast.buffer/1"

@@ -17,6 +17,7 @@ ATTEMPT_ENDED = (
 
 # Generations
 SEALED = "sealed"  # generation, step, bytes, seconds
+SAVE_FINISHED = "save_finished"  # attempt, generation, ok, reason, seconds: after the death of its worker
 VERIFIED = "verified"  # generation, stats {file: [inode, ctime_ns, size]}, healthy
 QUARANTINED = "quarantined"  # generation, verdict, reason
 PASSED_OVER = "passed_over"  # generation, reason

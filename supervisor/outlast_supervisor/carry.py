@@ -134,15 +134,18 @@ class Carrier:
                 self._start_at = action.start_at or 0.0
                 self.chores.submit("chosen", lambda: choose(self.desk, job, action, forced))
             case act.Spawn(attempt, chosen, cause):
-                self.pulse.submit("opened", lambda: self.launcher.open(attempt, chosen, cause))
+                kept = self.loop.intake.buffer.fd >= 0
+                self.pulse.submit("opened", lambda: self.launcher.open(attempt, chosen, cause, kept))
             case act.SignalTrainers(role):
                 self.signal_trainers(role)
             case act.SignalWorker(role):
                 self._signal_worker(role)
             case act.SignalAll(how):
                 self._signal_all(how)
-            case act.Examine(attempt):
+            case act.Examine(attempt, within):
                 self.loop.trainers.clear()
+                if within:
+                    self._finish_save(attempt, within)
                 self.chores.submit("examined", lambda: chores.examine(self.desk, attempt))
             case act.Look(attempt):
                 self.chores.submit("event", lambda: chores.look(self.desk, attempt))
@@ -164,6 +167,19 @@ class Carrier:
                 self.finish(code, reason, at_once)
             case act.Note():
                 self.note(action.event, dict(action.data))
+
+    def _finish_save(self, attempt: int, within: float) -> None:
+        from .finishing import finish_save  # not before: most lives need none of it
+
+        fd = os.dup(self.loop.intake.buffer.fd)  # whatever becomes of ours meanwhile
+        self.chores.submit("finished", lambda: finish_save(self.desk, fd, attempt, within))
+
+    def save_finished(self, told: str, sealed: ev.Sealed | None) -> None:
+        """What came of the save that a dead worker's buffer held."""
+        if told:
+            self.tell(told, "warning" if sealed is None else "info")
+        if sealed is not None:
+            self.loop.post(sealed)
 
     def _prune_later(self, resumed_from: str | None) -> None:
         """One look at all generations answers every wish for one that came before it."""
@@ -193,7 +209,9 @@ class Carrier:
         self.loop.intake.expect(self.desk.run_id, opened.attempt)
         if opened.told:
             self.tell(opened.told, "warning")
-        order = self.launcher.order(opened, self.loop.reachable(), self._start_at)
+        buffer = self.loop.intake.buffer
+        lent = (buffer.fd, buffer.inode) if buffer.lend(opened.free) else None
+        order = self.launcher.order(opened, self.loop.reachable(), self._start_at, lent)
 
         def went(worker: ProcessIdentity) -> None:
             self._close(opened)
@@ -270,7 +288,10 @@ class Carrier:
             processes.end(left, how, spare, self.launcher.signal_of("stop"))
             if how == "kill":
                 self._tell_unkillable(left)
-        self.loop.post(ev.LeftoversRemain(tuple(p.pid for p in left.all)) if left else ev.LeftoversGone())
+        if left:
+            self.loop.post(ev.LeftoversRemain(tuple(p.pid for p in left.all)))
+        else:
+            self.loop.post(ev.LeftoversGone(self.loop.intake.buffer.unsealed))
 
     def _clear(self, how: str) -> ev.LeftoversRemain | ev.LeftoversGone:
         """The same for earlier attempts; from a helper, since it opens files of the run directory."""

@@ -21,6 +21,8 @@ class Paused(Struct, frozen=True):
 class LeftoversGone(Struct, frozen=True):
     """Nothing that an attempt started is left."""
 
+    unsealed: int = 0  # bytes of a save that it had copied into its buffer and did not come to seal
+
 
 class LeftoversRemain(Struct, frozen=True):
     """Something is left; ``roots`` are those whose parent is not one of them."""

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from outlast_jobs import safejson
-from outlast_jobs.contract import PROTOCOL, Env, Field
+from outlast_jobs.contract import BUFFER_NAME, PROTOCOL, Env, Field
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.restart import Failure
 
 from . import events as ev
 from . import linux
+from .keptbuffer import KeptBuffer
 from .notify import Message
 from .processes import carries, unmarked_below_us
 
@@ -78,6 +79,7 @@ class Intake:
     """Reads the messages of one attempt; everything else that speaks to the socket is passed over."""
 
     def __init__(self, trainers: Trainers, complain: Callable[[str], None]) -> None:
+        self.buffer = KeptBuffer()
         self._trainers = trainers
         self._complain = complain
         self._markers: tuple[bytes, bytes] | None = None
@@ -99,8 +101,10 @@ class Intake:
         """What a message says, in an order that keeps facts before last words."""
         sender = self._sender(message.pid)
         if sender is None:
+            _close(message.fd)
             return []
         fields = message.fields
+        self._keep(message)
         found: list[ev.Event] = []
         step = _count(fields.get(Field.STEP))
         if Field.READY in fields or (step is not None and message.pid not in self._trainers.by_pid):
@@ -108,6 +112,17 @@ class Intake:
             found += self._attach(sender, fields, step)
         found += _facts(fields, step)
         return found
+
+    def _keep(self, message: Message) -> None:
+        """Keep a descriptor as systemd's service manager does, but only the one that we know what to do with."""
+        ours = message.fields.get(Field.FDNAME) == BUFFER_NAME
+        if ours and Field.FDSTORE in message.fields and message.fd >= 0:
+            if not self.buffer.take(message.fd):
+                self._complain("passed over a descriptor of the worker's that is no buffer")
+            return
+        _close(message.fd)
+        if ours and Field.FDSTOREREMOVE in message.fields:
+            self.buffer.drop()
 
     def _sender(self, pid: int) -> ProcessIdentity | None:
         """The identity of a process of this attempt; None for any other."""

@@ -17,6 +17,7 @@ from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity, hostname
 from outlast_jobs.jobfile import Job, Signals
 from outlast_jobs.locks import hold_shared
+from outlast_jobs.memory import available
 from outlast_jobs.rundir import RunDirectory
 
 from . import spawn
@@ -35,6 +36,7 @@ class Opened:
     log_fd: int
     alive_fd: int
     told: str  # what is wrong with them, or empty
+    free: int | None = None  # bytes of memory that can be had, where somebody asked
 
     def close(self) -> None:
         """Give them up, which on a network file system may wait: the worker has its own by now, or never will."""
@@ -69,9 +71,9 @@ class Launcher:
         """The cadence in seconds; where the job says auto the longest one, and earlier saves are asked for."""
         return self.job.save.between[1] if self.job.save.auto else self.job.save.every_seconds
 
-    def open(self, attempt: int, chosen: Chosen, cause: str) -> Opened:
+    def open(self, attempt: int, chosen: Chosen, cause: str, ask_memory: bool = False) -> Opened:
         """What a worker needs of the run directory; from a helper, since its file system may hang."""
-        told = ""
+        told, free = "", available() if ask_memory else None
         for path in (self.job.workdir, self.job.command[0]):  # what the fork waits for is waited for here
             with contextlib.suppress(OSError):
                 os.stat(os.path.join(self.job.workdir, path))
@@ -83,20 +85,29 @@ class Launcher:
             told = f"attempt {attempt} has no log: {error.strerror}"
             log_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            return Opened(attempt, chosen, log_fd, hold_shared(self.run, inheritable=False), told)
+            return Opened(attempt, chosen, log_fd, hold_shared(self.run, inheritable=False), told, free)
         except BaseException:
             os.close(log_fd)
             raise
 
-    def order(self, opened: Opened, socket_path: str, start_at: float = 0.0) -> spawn.Order:
+    def order(
+        self,
+        opened: Opened,
+        socket_path: str,
+        start_at: float = 0.0,
+        buffer: tuple[int, int] | None = None,
+    ) -> spawn.Order:
         """What the worker of this attempt is to be; from now on it is the one whose signals count.
 
-        It is not executed before ``start_at``, in monotonic seconds.
+        It is not executed before ``start_at``, in monotonic seconds. ``buffer`` is the descriptor and the inode of
+        what the attempt before has left in memory.
         """
         job, attempt = self.job, opened.attempt
         self.signals = job.signals
         self.forced = None
         ours = self._ours(attempt, opened.chosen, socket_path)
+        if buffer is not None:
+            ours[Env.BUFFER] = f"{buffer[0]}:{buffer[1]}"
         return spawn.Order(
             command=job.command,
             workdir=job.workdir,
@@ -107,6 +118,7 @@ class Launcher:
             blocked=spawn.blocked_signals(job.signals.mode, job.signals.save),
             death=self.signal_of("stop"),
             start_at=start_at,
+            buffer_fd=buffer[0] if buffer is not None else -1,
         )
 
     def launch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
 import os
@@ -13,10 +14,11 @@ import stat
 import struct
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+_ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4)  # and room for one descriptor
 _LIMIT = 8192  # bytes a datagram; more is cut and then refused
 _PATH_LIMIT = 107  # sun_path of unix(7), less the terminating zero
 _PREFIX = "outlast-"
@@ -31,10 +33,14 @@ class NoSocket(OSError):
 
 @dataclass(frozen=True)
 class Message:
-    """One notification: the sender's pid in our own pid namespace, and its fields."""
+    """One notification: the sender's pid in our own pid namespace, and its fields.
+
+    Whoever takes the message owns the descriptor that came with it, and closes it. It is -1 where there is none.
+    """
 
     pid: int
     fields: dict[str, str]
+    fd: int = -1
 
 
 class NotifySocket:
@@ -62,12 +68,18 @@ class NotifySocket:
         messages = []
         for _ in range(at_most):
             try:
-                data, ancillary, flags, _ = self.socket.recvmsg(_LIMIT, socket.CMSG_SPACE(_CREDENTIALS.size))
+                data, ancillary, flags, _ = self.socket.recvmsg(_LIMIT, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 break
             except OSError:
                 break
             message = _parse(data, ancillary, bool(flags & socket.MSG_TRUNC))
+            fds = _descriptors(ancillary)
+            if message is None or len(fds) != 1 or flags & socket.MSG_CTRUNC:
+                for fd in fds:  # no message that we heed has several
+                    os.close(fd)
+            else:
+                message = replace(message, fd=fds[0])
             if message is None:
                 self.dropped += 1
             else:
@@ -141,6 +153,15 @@ def _no_socket(error: OSError) -> NoSocket:
         "set XDG_RUNTIME_DIR to a folder that can be written and has a short path"
     )
     return NoSocket(error.errno, text)
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    """All that came with a message; they are open in this process from then on."""
+    found = array.array("i")
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(payload[: len(payload) - len(payload) % found.itemsize])
+    return list(found)
 
 
 def _parse(data: bytes, ancillary: list[tuple[int, int, bytes]], truncated: bool) -> Message | None:

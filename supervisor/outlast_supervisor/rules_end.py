@@ -11,11 +11,19 @@ from .actions import Action, Answer, EndLeftovers, Examine, Say, SignalAll, Sign
 from .conclude import conclude, to_hold
 from .policy import Context
 from .rules_live import KILL_AGAIN
-from .states import Ending, State, Stopping
+from .states import Ending, Ledger, State, Stopping
 
 LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
 STRAY_GRACE = 5.0  # for processes that never attached: they have nothing to save
 LATE_READY = Phase.TRAIN
+FINISH_PATIENCE, FINISH_RATE = (
+    60.0,
+    20e6,
+)  # seconds, and bytes a second at the least, for the save of a dead worker
+FINISH_LEAST, FINISH_SPARE = (
+    1.0,
+    1.0,
+)  # seconds that it gets at the least, and that stay free before a deadline
 EXAMINE_PATIENCE = 10.0  # for the traces of an attempt, where the supervisor has to end: the disk may be dead
 
 Step = tuple[State, tuple[Action, ...]]
@@ -101,8 +109,21 @@ def stopping_sick(state: Stopping, event: ev.Sick, ctx: Context) -> Step:
 def ending_gone(state: Ending, event: ev.LeftoversGone, ctx: Context) -> Step:
     if state.examining:
         return state, ()
-    after = replace(state, examining=True, look_at=ctx.now + EXAMINE_PATIENCE, kill_at=None)
-    return after, (Examine(state.live.attempt),)
+    within = time_to_finish(state.ledger, event.unsealed, ctx)
+    after = replace(state, examining=True, look_at=ctx.now + EXAMINE_PATIENCE + within, kill_at=None)
+    return after, (Examine(state.live.attempt, within),)
+
+
+def time_to_finish(ledger: Ledger, unsealed: int, ctx: Context) -> float:
+    """Seconds in which the save that a dead worker's buffer holds may be finished; 0 where there is none."""
+    if not unsealed or ledger.gone:
+        return 0.0
+    most = FINISH_PATIENCE + unsealed / FINISH_RATE
+    if ledger.leaving or ledger.holding:
+        most = min(most, ctx.policy.grace)
+    if ledger.deadline is not None:
+        most = min(most, ledger.deadline - ctx.now - FINISH_SPARE)
+    return max(most, FINISH_LEAST)
 
 
 def ending_remain(state: Ending, event: ev.LeftoversRemain, ctx: Context) -> Step:
@@ -148,7 +169,11 @@ def ending_examined(state: Ending, event: ev.Examined, ctx: Context) -> Step:
 def ending_notice(state: Ending, event: ev.Notice, ctx: Context) -> Step:
     if state.ledger.leaving:
         return state, ()  # the first one says why
-    return replace(state, ledger=replace(state.ledger, leaving=event.source, leaving_of=event.of)), ()
+    look_at = state.look_at
+    if state.examining and look_at is not None:  # what may be finished first has less time from here on
+        look_at = min(look_at, ctx.now + EXAMINE_PATIENCE + ctx.policy.grace)
+    ledger = replace(state.ledger, leaving=event.source, leaving_of=event.of)
+    return replace(state, ledger=ledger, look_at=look_at), ()
 
 
 def ending_stop_now(state: Ending, event: ev.StopNow, ctx: Context) -> Step:

@@ -278,6 +278,8 @@ class Session:
             self._asks.reloaded(result)
         elif tag == "pinned":
             self._asks.pinned(result)
+        elif tag == "finished":
+            self._carrier.save_finished(*result)
         elif tag in ("event", "cleared", "chosen", "examined") and result is not None:
             self._loop.post(result)
         elif tag == "pruned" and result:

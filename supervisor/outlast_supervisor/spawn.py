@@ -42,7 +42,13 @@ class Order:
     alive_fd: int
     blocked: frozenset[int]  # signals that stay blocked across exec until the library unblocks them
     death: int = signal.SIGTERM  # what the worker is sent when its supervisor dies: the job's stop signal
+    buffer_fd: int = -1  # memory of the attempt before, which the worker inherits
     start_at: float = 0.0  # monotonic seconds before which it is not executed: the end of a backoff
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """The descriptors that the worker has beside its log."""
+        return (self.alive_fd,) if self.buffer_fd < 0 else (self.alive_fd, self.buffer_fd)
 
 
 def worker_environment(
@@ -105,7 +111,7 @@ def launch(order: Order, log_fd: int | None = None) -> ProcessIdentity:
             stdout=opened,
             stderr=opened,
             start_new_session=True,
-            pass_fds=(order.alive_fd,),
+            pass_fds=order.inherited,
             preexec_fn=prepare,
         )
     finally:

@@ -183,7 +183,7 @@ class Standby:
             "blocked": sorted(order.blocked),
             "death": int(order.death),
         }
-        fds = array.array("i", [log_fd, order.alive_fd])
+        fds = array.array("i", [log_fd, *order.inherited])
         try:
             child.channel.sendmsg(
                 [json.dumps(words).encode()],

@@ -4,37 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from outlast_jobs import buffer_state
 from outlast_jobs.blocks import ALIGN
-
-SPARE = 128 << 20
-"""Bytes of memory that stay free beside a copy; with less, saves are streamed without one."""
+from outlast_jobs.buffer_state import State
+from outlast_jobs.memory import SPARE, available, roomy
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _STRETCH = 32 << 20  # what is touched in one call
 
 
 class Buffer:
-    """Memory of its own, which a fork shares and does not copy; a descriptor can be handed on."""
+    """Memory of its own, which a fork shares and does not copy; its descriptor is handed to the supervisor."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, fd: int | None = None) -> None:
+        """Room for ``size`` bytes of images; in the memory behind ``fd`` where that is given, which it owns then."""
         self.pinned = False
         """Whether a device reaches it by itself."""
-        self.fd = os.memfd_create("outlast-save", os.MFD_CLOEXEC)
+        self.fd = _make(size) if fd is None else fd
         try:
-            os.ftruncate(self.fd, size)
-            self._memory = mmap.mmap(self.fd, size)
+            whole = os.fstat(self.fd).st_size
+            self._memory = mmap.mmap(self.fd, whole)
         except BaseException:
             os.close(self.fd)
             raise
-        self.view = memoryview(self._memory)
+        self.size = buffer_state.header_at(whole)
+        """Bytes that images may take."""
+        whole_view = memoryview(self._memory)
+        self.view = whole_view[: self.size]
+        self.behind = whole_view[self.size :]
+        """The header, and what follows it."""
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+
+    def tell(self, state: State) -> None:
+        """Say how far the copy is, to whoever reads it after our end."""
+        self.behind[buffer_state.STATE_AT] = state
 
     def touch(self) -> None:
         """Have the system give all of it now: the first write to a page costs many times a copy of it."""
@@ -42,18 +51,39 @@ class Buffer:
         for start in range(0, self.size, _STRETCH):
             length = min(_STRETCH, self.size - start)
             if libc.madvise(ctypes.c_void_p(self.address + start), ctypes.c_size_t(length), _POPULATE_WRITE):
-                ctypes.memset(self.address + start, 0, length)
+                for at in range(start, start + length, ALIGN):
+                    self.view[at] = self.view[at]
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             os.close(self.fd)
 
 
-class Buffers:
-    """The buffer, made in a thread of its own: until it is there, and where memory is short, there is none."""
+def _make(size: int) -> int:
+    """Memory that keeps its size: who reads it after our end must not be ended by a cut."""
+    fd = os.memfd_create("outlast-save", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, buffer_state.whole(size))
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, buffer_state.SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
-    def __init__(self) -> None:
+
+class Buffers:
+    """The buffer, made in a thread of its own: until it is there, and where memory is short, there is none.
+
+    ``hand`` gives a descriptor to whoever keeps it beyond our end, ``release`` has it kept no longer.
+    """
+
+    def __init__(
+        self, hand: Callable[[int], object] = lambda fd: None, release: Callable[[], object] = lambda: None
+    ) -> None:
+        self._hand = hand
+        self._release = release
         self._ready: Buffer | None = None
+        self._inherited: int | None = None
         self._making: threading.Thread | None = None
         self.finish: Callable[[Buffer], None] | None = None
         """What else is done with a new one before it is there."""
@@ -63,11 +93,24 @@ class Buffers:
         ready = self._ready
         return ready if ready is not None and ready.size >= size else None
 
+    def inherit(self, fd: int) -> None:
+        """Take over the memory of the attempt before: it is used if it is large enough, and else given up."""
+        self._inherited = fd
+
+    def disinherit(self) -> None:
+        """Give up what was taken over and not used."""
+        fd, self._inherited = self._inherited, None
+        if fd is not None:
+            os.close(fd)
+            self._release()
+
     def prepare(self, size: int) -> None:
         """Begin to make one for ``size`` bytes, unless there is one, or one under way, or no memory for it."""
         if size <= 0 or self.of(size) is not None or (self._making is not None and self._making.is_alive()):
             return
-        self._ready = None
+        if self._ready is not None:  # before the larger one is there: two of them are more than we may have
+            self._ready = None
+            self._release()
         with contextlib.suppress(RuntimeError):  # no thread for it: then there is no buffer
             self._making = threading.Thread(
                 target=self._make, args=(size,), name="outlast-buffer", daemon=True
@@ -81,13 +124,27 @@ class Buffers:
 
     def _make(self, size: int) -> None:
         with contextlib.suppress(OSError, ValueError, MemoryError):
-            if not roomy(size, available()):
-                return
-            buffer = Buffer(size)
+            buffer = self._adopted(size)
+            if buffer is None:
+                if not roomy(size, available()):
+                    return
+                buffer = Buffer(size)
             buffer.touch()
             if self.finish is not None:
                 self.finish(buffer)
+            self._hand(buffer.fd)
             self._ready = buffer
+
+    def _adopted(self, size: int) -> Buffer | None:
+        """What was taken over, where it has room; no page of it has to be made anew."""
+        fd = self._inherited
+        if fd is None or buffer_state.header_at(os.fstat(fd).st_size) < size:
+            self.disinherit()
+            return None
+        self._inherited = None
+        buffer = Buffer(size, fd)
+        buffer.tell(State.NONE)  # what it holds has been read, and is another attempt's
+        return buffer
 
 
 def aligned(sizes: Sequence[int]) -> list[int]:
@@ -98,57 +155,4 @@ def aligned(sizes: Sequence[int]) -> list[int]:
     return starts
 
 
-def roomy(size: int, free: int | None) -> bool:
-    """Whether a copy of this size leaves enough; where nothing says how much is free, it is not risked."""
-    return free is not None and free >= size + SPARE
-
-
-def available(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that can be had: the machine's, or what the control groups around this process leave."""
-    found = _machine(root / "proc/meminfo")
-    limits = [left for left in _groups(root) if left is not None]
-    return None if found is None else min([found, *limits])
-
-
-def _machine(path: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in path.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-    return None
-
-
-def _groups(root: Path) -> list[int | None]:
-    """What is left under the limit of each group above this process, in both versions of the interface."""
-    found: list[int | None] = []
-    with contextlib.suppress(OSError, ValueError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, inner = line.split(":", 2)
-            if not controllers:
-                found += _upwards(
-                    root / "sys/fs/cgroup", inner, "memory.max", "memory.current", "inactive_file"
-                )
-            elif "memory" in controllers.split(","):
-                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-                found += _upwards(root / "sys/fs/cgroup/memory", inner, *names)
-    return found
-
-
-def _upwards(top: Path, inner: str, limit: str, used: str, cache: str) -> list[int | None]:
-    here = top / inner.strip("/")
-    return [
-        _left(folder, limit, used, cache) for folder in (here, *here.parents) if folder.is_relative_to(top)
-    ]
-
-
-def _left(folder: Path, limit: str, used: str, cache: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        most = (folder / limit).read_text().strip()
-        if most == "max":
-            return None
-        free = int(most) - int((folder / used).read_text())
-        for line in (folder / "memory.stat").read_text().splitlines():
-            if line.startswith(cache + " "):  # the kernel gives it back when asked
-                free += int(line.split()[1])
-        return max(free, 0)
-    return None
+__all__ = ["SPARE", "Buffer", "Buffers", "aligned", "available", "roomy"]

@@ -14,6 +14,7 @@ from typing import Any
 
 from outlast_worker.cost import Cost
 from outlast_worker.imaging import Snapshot
+from outlast_worker.outliving import Outliving
 from outlast_worker.saving import Saved
 from outlast_worker.window import Copying, same
 from outlast_worker.yielding import Yielding
@@ -41,6 +42,7 @@ class Flight:
         self,
         step: int,
         snapshot: Snapshot,
+        outliving: Outliving,
         write: Callable[[Callable[[], None], Callable[[int], None]], Saved],
         report: Callable[[int], None],
         landed: Callable[[Outcome], None],
@@ -52,6 +54,7 @@ class Flight:
         self.open = True
         """Whether `close` still has something to do."""
         self._snapshot = snapshot
+        self._outliving = outliving
         self._write = write
         self._report = report
         self._landed = landed
@@ -61,6 +64,7 @@ class Flight:
         self._good = not self.meanwhile
         if self._good:
             self._settled.set()
+            outliving.right()
         self._lock = threading.Lock()
         self._word: bool | None = None  # the training's thread's, that nothing was changed
         self.told = False
@@ -133,6 +137,7 @@ class Flight:
     def _run(self) -> None:
         self._cost.begins_work()
         try:
+            self._outliving.note_down()
             self._copying.finish()
             self._transfers.arrive()
             self._settle()
@@ -146,6 +151,7 @@ class Flight:
             outcome = Outcome(error=error)
         self._yielding.end()
         self._cost.works()
+        self._outliving.ended(sealed=outcome.saved is not None)
         try:
             self._landed(outcome)  # which waits for a while where the supervisor reads nothing
         finally:
@@ -185,6 +191,8 @@ class Flight:
                 return
             self._good = self._word and self._transfers.kept()
             self._settled.set()
+        if self._good:
+            self._outliving.right()
 
 
 class Crew:

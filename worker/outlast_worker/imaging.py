@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from outlast_jobs.buffer_note import Storage
 from outlast_worker.buffer import Buffer, aligned
 from outlast_worker.image import ShardImage, layout_of
 from outlast_worker.layout import Layout
-from outlast_worker.shards import Component, Taken
+from outlast_worker.shards import PARTS, Component, Taken
 from outlast_worker.sources import Mode, watched_by
 from outlast_worker.transfers import Transfers
 from outlast_worker.window import Probe, Span, Watched, copy_now, watch
@@ -50,6 +52,14 @@ def plan(taken: Taken) -> Plan:
     """Where everything goes. NoLayout where this torch can't tell."""
     layouts = tuple(layout_of(taken, number) for number in range(len(taken.shards)))
     return Plan(taken, layouts, tuple(aligned([layout.size for layout in layouts])))
+
+
+def storages_of(layout: Layout, components: Sequence[Component]) -> tuple[Storage, ...]:
+    """The storages of a shard's file, in its order."""
+    return tuple(
+        Storage(gap.start, gap.nbytes, gap.crc_at, _kind(components[gap.storage]))
+        for gap in sorted(layout.gaps, key=lambda gap: gap.start)
+    )
 
 
 def into(
@@ -100,6 +110,15 @@ def into(
         probe,
         transfers or Transfers(),
     )
+
+
+def _kind(component: Component) -> str:
+    """The format in which a NaN among these bytes makes the state a sick one."""
+    of_parts = {member.key for member in component.members if member.bucket == PARTS}
+    for view in component.storage().views:
+        if view.key in of_parts and view.dtype.is_floating_point:
+            return str(view.dtype).removeprefix("torch.")
+    return ""
 
 
 def _span(component: Component, target: int, nbytes: int) -> Span:

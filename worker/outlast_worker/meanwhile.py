@@ -14,19 +14,23 @@ from outlast_worker.devices import DeviceFailed, Devices
 from outlast_worker.flight import Crew, Flight, Outcome
 from outlast_worker.imaging import Plan, Snapshot, into
 from outlast_worker.layout import NoLayout
+from outlast_worker.outliving import Outliving
 from outlast_worker.saving import Saved
 from outlast_worker.sources import Mode, Place, Sources, Trust
 from outlast_worker.transfers import Transfers
 
-Write = Callable[[Plan, Snapshot, Callable[[], None], Callable[[int], None]], Saved]
-"""Writes and seals a snapshot; the first call in it comes before the seal, the second tells the bytes written."""
+Write = Callable[[Plan, Snapshot, memoryview | None, Callable[[], None], Callable[[int], None]], Saved]
+"""Writes and seals a snapshot, and ``meta.pt`` from where it lies already; the first call in it comes before the
+seal, the second tells the bytes written."""
+Note = Callable[[Plan, Buffer], memoryview | None]
+"""Completes the images, and notes what they are; gives ``meta.pt`` where it lies in the buffer."""
 
 
 class Meanwhile:
     """The saves of an attempt that do not stop the training; at most one is in flight."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.buffers = Buffers()
+    def __init__(self, say: Callable[[str], None], buffers: Buffers | None = None) -> None:
+        self.buffers = buffers or Buffers()
         self.flight: Flight | None = None
         self.redo: str | None = None
         """Why the next boundary has to be saved: what was in flight is discarded."""
@@ -62,6 +66,7 @@ class Meanwhile:
         self,
         step: int,
         state: Mapping[str, Any],
+        note: Note,
         write: Write,
         *,
         announce: Callable[[], None],
@@ -85,6 +90,8 @@ class Meanwhile:
             return False
         announce()
         self.redo = None
+        found = buffer  # surely there
+        outliving = Outliving(step, found, lambda: note(planned, found))  # what it held before is no copy now
         mode = self._trust.next()
         movable = {} if mode is Mode.AT_ONCE else self._sources.movable()
         try:
@@ -95,7 +102,8 @@ class Meanwhile:
         flight = Flight(
             step,
             snapshot,
-            lambda confirmed, progress: write(planned, snapshot, confirmed, progress),
+            outliving,
+            lambda confirmed, progress: write(planned, snapshot, outliving.meta, confirmed, progress),
             report,
             landed,
             self._crew,

@@ -20,7 +20,7 @@ AUDIT = "outlast.said"
 PATIENCE = 1.0
 """Seconds for which an important notification is tried again while the supervisor's queue is full."""
 
-_FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
+_FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 # The socket's file goes with its folder where a supervisor ended in order, and stays where it was killed.
 _REFUSED = frozenset({errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.ENOTDIR})
 
@@ -51,11 +51,14 @@ class Notifier:
         """The notifier for the socket that the environment names."""
         return cls(environ.get(Env.NOTIFY_SOCKET) or None)
 
-    def send(self, fields: Mapping[str, object], *, important: bool = False) -> None:
-        """Send these fields in one datagram; an important one is tried again while the queue is full."""
+    def send(self, fields: Mapping[str, object], *, important: bool = False, fd: int | None = None) -> None:
+        """Send these fields in one datagram; an important one is tried again while the queue is full.
+
+        With ``fd`` that descriptor goes along.
+        """
         sys.audit(AUDIT, fields)
         # One full second is lost to a supervisor that reads nothing, not one with every notification.
-        self._deliver(encode(fields), PATIENCE if important and not self._stuck else 0.0)
+        self._deliver(encode(fields), PATIENCE if important and not self._stuck else 0.0, fd)
 
     def send_often(self, fields: Mapping[str, object]) -> bool:
         """Send, unless one of this kind was sent less than `PERIOD` ago; says whether it was tried."""
@@ -80,25 +83,29 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    def _deliver(self, message: bytes, patience: float) -> None:
+    def _deliver(self, message: bytes, patience: float, fd: int | None = None) -> None:
         # A forked child would speak in the trainer's name: the receiver tells senders apart by their process.
         if self._socket is None or self._address is None or os.getpid() != self._owner:
             return
         give_up = self._clock() + patience
         pause = 0.001
-        while (code := self._try(message)) in _FULL and self._clock() < give_up:
+        while (code := self._try(message, fd)) in _FULL and self._clock() < give_up:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
         self._stuck = code in _FULL and (patience > 0 or self._stuck)
         self.broken = code in _REFUSED
         self.lost += code != 0
 
-    def _try(self, message: bytes) -> int:
+    def _try(self, message: bytes, fd: int | None) -> int:
         """Send once; 0 or the errno."""
         if self._socket is None or self._address is None:
             return errno.EBADF
         try:
-            self._socket.sendto(message, socket.MSG_NOSIGNAL, self._address)
+            if fd is None:
+                self._socket.sendto(message, socket.MSG_NOSIGNAL, self._address)
+            else:
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, sys.byteorder))
+                self._socket.sendmsg([message], [rights], socket.MSG_NOSIGNAL, self._address)
         except OSError as error:
             return error.errno or errno.EIO
         return 0

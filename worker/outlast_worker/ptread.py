@@ -91,12 +91,17 @@ class Verified:
         return True
 
 
-def read_verified(fd: int, member: str, entry: FileEntry, gave_up: Callable[[], bool]) -> Verified:
-    """Read a file by its descriptor; Corrupt where it is not what the index says. Each byte is read once."""
-    size = os.fstat(fd).st_size
+def read_verified(
+    fd: int, member: str, entry: FileEntry, gave_up: Callable[[], bool], base: int | None = None
+) -> Verified:
+    """Read a file by its descriptor; Corrupt where it is not what the index says. Each byte is read once.
+
+    With ``base`` it is of a larger file, and begins there.
+    """
+    size = os.fstat(fd).st_size if base is None else entry.bytes
     if size != entry.bytes:  # before that much memory is asked for
         raise Corrupt(f"{member!r} has {size} bytes, the index says {entry.bytes}")
-    reading = _Pass(fd, member, entry, gave_up)
+    reading = _Pass(fd, member, entry, gave_up, base or 0)
     try:
         reading.run()
     except RuntimeError as error:
@@ -109,8 +114,11 @@ def read_verified(fd: int, member: str, entry: FileEntry, gave_up: Callable[[], 
 class _Pass:
     """One pass over a file, from its first byte to its last, but for the end, which is fetched first."""
 
-    def __init__(self, fd: int, member: str, entry: FileEntry, gave_up: Callable[[], bool]) -> None:
+    def __init__(
+        self, fd: int, member: str, entry: FileEntry, gave_up: Callable[[], bool], base: int
+    ) -> None:
         self._fd = fd
+        self._base = base
         self._member = member
         self._entry = entry
         self._gave_up = gave_up
@@ -123,6 +131,7 @@ class _Pass:
     def run(self) -> None:
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        os.lseek(self._fd, self._base, os.SEEK_SET)
         for at, length in self._records():
             self._place(at, length)
         self._plain(self._entry.bytes)
@@ -135,10 +144,10 @@ class _Pass:
             return []
         self._tail_at = max(0, self._entry.bytes - _TAIL)
         tail = memoryview(bytearray(self._entry.bytes - self._tail_at))
-        os.lseek(self._fd, self._tail_at, os.SEEK_SET)
+        os.lseek(self._fd, self._base + self._tail_at, os.SEEK_SET)
         self._fetch(tail)
         self._tail = tail
-        os.lseek(self._fd, 0, os.SEEK_SET)
+        os.lseek(self._fd, self._base, os.SEEK_SET)
         try:
             with zipfile.ZipFile(cast(IO[bytes], _End(self._tail_at, tail))) as archive:
                 records = archive.infolist()
@@ -191,7 +200,7 @@ class _Pass:
         while filled < len(into):
             got = durable.read_into(self._fd, into[filled:])
             if not got:
-                at = os.lseek(self._fd, 0, os.SEEK_CUR)
+                at = os.lseek(self._fd, 0, os.SEEK_CUR) - self._base
                 raise Corrupt(f"{self._member!r} ended after {at} bytes, the index says {self._entry.bytes}")
             filled += got
 

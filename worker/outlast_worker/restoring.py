@@ -15,6 +15,7 @@ from outlast_jobs.generation import INDEX, INDEX_DIGEST, META, FileEntry, Genera
 from outlast_jobs.look import Finding, Verdict, look
 from outlast_jobs.parallel import each, readers
 from outlast_worker.digest import state_sha256
+from outlast_worker.inherited import Inherited
 from outlast_worker.ptfile import UnsafeTorch, require_safe_loader
 from outlast_worker.ptread import Verified, read_verified
 from outlast_worker.shards import put_back
@@ -30,10 +31,11 @@ class Loaded:
     name: GenerationName
 
 
-def read_generation(path: Path, *, run_id: str | None = None) -> Loaded:
+def read_generation(path: Path, *, run_id: str | None = None, inherited: Inherited | None = None) -> Loaded:
     """Read, verify and load. Any mismatch is an IntegrityError; ``bad_report`` says of what.
 
-    ``run_id`` None takes any run's. Unreadable says only that it could not be looked at.
+    ``run_id`` None takes any run's. Unreadable says only that it could not be looked at. What of it lies in
+    ``inherited`` is read there, and on disk where it is not what the index on disk says.
     """
     require_safe_loader()
     path = Path(path)
@@ -41,7 +43,7 @@ def read_generation(path: Path, *, run_id: str | None = None) -> Loaded:
     if finding.verdict is not Verdict.VERIFIED or finding.index is None:
         raise _as_error(finding)
     index = finding.index
-    state = read_files(path, index.files)
+    state = read_files(path, index.files, inherited)
     if state["counters"]["step"] != index.step:
         raise _at(
             Corrupt(f"{META!r} is of step {state['counters']['step']}, the index says {index.step}"),
@@ -66,14 +68,16 @@ def bad_report(error: IntegrityError) -> dict[str, str]:
     }
 
 
-def read_files(folder: Path, files: Mapping[str, FileEntry]) -> dict[str, Any]:
+def read_files(
+    folder: Path, files: Mapping[str, FileEntry], inherited: Inherited | None = None
+) -> dict[str, Any]:
     """The state in a folder whose files must be those; each is read once, by a descriptor of the folder."""
     try:
         fd = durable.open_folder(folder)
     except OSError as error:
         raise Unreadable(error.errno, f"can't be read: {error.strerror}", str(folder)) from error
     try:
-        return _Reader(folder.name, fd, files).state()
+        return _Reader(folder.name, fd, files, inherited).state()
     finally:
         os.close(fd)
 
@@ -81,7 +85,10 @@ def read_files(folder: Path, files: Mapping[str, FileEntry]) -> dict[str, Any]:
 class _Reader:
     """Reads all files of a folder, several at once, and looks into none before every one has its digest."""
 
-    def __init__(self, generation: str, fd: int, files: Mapping[str, FileEntry]) -> None:
+    def __init__(
+        self, generation: str, fd: int, files: Mapping[str, FileEntry], inherited: Inherited | None
+    ) -> None:
+        self._inherited = inherited
         self._generation = generation
         self._fd = fd
         self._files = files
@@ -128,6 +135,28 @@ class _Reader:
         return content
 
     def _member(self, member: str, gave_up: Callable[[], bool]) -> Verified:
+        found = self._in_memory(member, gave_up)
+        return self._on_disk(member, gave_up) if found is None else found
+
+    def _in_memory(self, member: str, gave_up: Callable[[], bool]) -> Verified | None:
+        """From what the attempt before has left, with the digest of the index on disk; else None."""
+        entry, inherited = self._files[member], self._inherited
+        file = inherited.find(self._generation, member, entry.bytes) if inherited is not None else None
+        if inherited is None or file is None:
+            return None
+        try:
+            fd = inherited.open()
+            try:
+                found = read_verified(fd, member, entry, gave_up, file.start)
+            finally:
+                os.close(fd)
+        except (Corrupt, OSError) as error:
+            inherited.refused = str(error)
+            return None
+        inherited.used += 1
+        return found
+
+    def _on_disk(self, member: str, gave_up: Callable[[], bool]) -> Verified:
         try:
             file = durable.open_regular(safe_member(member), dir_fd=self._fd)
             try:

@@ -7,6 +7,7 @@ from typing import Any
 from outlast_jobs.generation import Index
 from outlast_worker.context import RunContext
 from outlast_worker.fingerprint import compare
+from outlast_worker.inherited import Inherited
 from outlast_worker.restoring import Loaded, read_generation
 from outlast_worker.sealing import Descriptions
 
@@ -14,12 +15,13 @@ _TOLD_BY_DATA = frozenset({"batch_size", "drop_last", "shuffle", "seed"})
 """What `Batches` compares by itself when its state is loaded, with what follows from it."""
 
 
-def load(context: RunContext) -> Loaded | None:
+def load(context: RunContext, inherited: Inherited | None = None) -> Loaded | None:
     """The generation to resume from, verified while it was read; None for a fresh start."""
     if context.resume is None:
         return None
     # What a run starts from belongs to another run; all later generations must be its own.
-    return read_generation(context.resume, run_id=context.run_id if context.own_resume else None)
+    run_id = context.run_id if context.own_resume else None
+    return read_generation(context.resume, run_id=run_id, inherited=inherited if context.own_resume else None)
 
 
 def drift(index: Index, now: Descriptions, *, own: bool) -> list[str]:

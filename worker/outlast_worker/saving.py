@@ -129,13 +129,14 @@ def seal_taken(
     run_id: str,
     fields: IndexFields,
     images: Sequence[ShardImage | None] = (),
+    meta: memoryview | None = None,
     progress: Callable[[int], None] | None = None,
     before_seal: Callable[[Sealer, bool], None] | None = None,
     digest: str | None = None,
     began: float,
     links: Links | None = None,
 ) -> Saved:
-    """Write what was taken, from ``images`` where they are given, and seal it; as `save_generation` says.
+    """Write what was taken, from ``images`` and ``meta`` where given, and seal it; as `save_generation` says.
 
     What ``before_seal`` raises, once all files are written, ends the save; it is told whether a part holds a NaN,
     which makes the generation unhealthy. ``began`` is on the monotonic clock.
@@ -143,11 +144,11 @@ def seal_taken(
     sealer = Sealer(checkpoints, name.attempt, name, progress=progress)
     sealer.begin()
     try:
-        nan = write_files(sealer, taken, images, links)
+        nan = write_files(sealer, taken, images, meta, links)
         if before_seal is not None:
             before_seal(sealer, nan)
         fields = replace(fields, healthy=fields.healthy and not nan)
-        path = sealer.seal(_index(name, counters, run_id, fields, digest, time.monotonic() - began))
+        path = sealer.seal(index_of(name, counters, run_id, fields, digest, time.monotonic() - began))
     except BaseException:
         sealer.abort()
         raise
@@ -174,7 +175,7 @@ def _compare(sealer: Sealer, state: Mapping[str, Any]) -> None:
         raise LoadBackFailed(f"{str(sealer.name)!r} doesn't load as it was saved: {difference}")
 
 
-def _index(
+def index_of(
     name: GenerationName,
     counters: Mapping[str, int],
     run_id: str,
@@ -182,6 +183,7 @@ def _index(
     digest: str | None,
     seconds: float,
 ) -> Index:
+    """The index of a generation, but for its files."""
     return Index(
         run_id=run_id,
         attempt=name.attempt,

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from outlast_jobs.contract import Field, Phase
+from outlast_jobs.contract import BUFFER_NAME, Field, Phase
 from outlast_jobs.errors import AlreadySealed
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.sealer import Sealer
-from outlast_worker.buffer import aligned
+from outlast_worker.buffer import Buffer, Buffers, aligned
 from outlast_worker.context import RunContext
 from outlast_worker.cost import Cost
 from outlast_worker.flight import Outcome
@@ -25,7 +25,8 @@ from outlast_worker.imaging import Plan, Snapshot
 from outlast_worker.linking import Links
 from outlast_worker.meanwhile import Meanwhile
 from outlast_worker.notify import Notifier
-from outlast_worker.saving import IndexFields, Saved, save_generation, seal_taken
+from outlast_worker.noting import fill, note_down
+from outlast_worker.saving import IndexFields, Saved, index_of, save_generation, seal_taken
 from outlast_worker.sources import Place
 from outlast_worker.space import shortage
 
@@ -57,7 +58,7 @@ class Seals:
         self._notifier = notifier
         self._say = say
         self._on_sick = on_sick
-        self.meanwhile = Meanwhile(say)
+        self.meanwhile = Meanwhile(say, Buffers(self._hand, self._release))
         self._links = Links() if context.link_unchanged else None
         self._size = (0, 0)
         self._litter = False  # a save failed, and may have left files that take room
@@ -111,9 +112,24 @@ class Seals:
         started = time.monotonic()
         cost = Cost(torch.get_num_threads(), since)
 
+        def note(planned: Plan, buffer: Buffer) -> memoryview | None:
+            fill(planned, buffer)
+            with contextlib.suppress(Exception):  # without it the save goes on, and ends with us
+                index = index_of(
+                    name,
+                    counters,
+                    self._context.run_id,
+                    self._fields(reason, healthy=not sick, final=False),
+                    None,
+                    0.0,
+                )
+                return note_down(planned, buffer, name, index, started)
+            return None
+
         def write(
             planned: Plan,
             snapshot: Snapshot,
+            meta: memoryview | None,
             confirmed: Callable[[], None],
             progress: Callable[[int], None],
         ) -> Saved:
@@ -133,6 +149,7 @@ class Seals:
                 run_id=self._context.run_id,
                 fields=self._fields(reason, healthy=not sick, final=False),
                 images=snapshot.images,
+                meta=meta,
                 progress=progress,
                 before_seal=right,
                 began=started,
@@ -148,6 +165,7 @@ class Seals:
         begun = self.meanwhile.begin(
             name.step,
             state,
+            note,
             write,
             announce=lambda: self._notifier.send({Field.PHASE: Phase.SAVE}, important=True),
             report=lambda written: self._notifier.send({Field.SAVING: written}),
@@ -190,6 +208,13 @@ class Seals:
     def _apart(self) -> frozenset[Place] | None:
         """What goes to shards of its own, so that they stay as they are: the parameters that are not trained."""
         return None if self._links is None else frozenset(self.meanwhile.frozen())
+
+    def _hand(self, fd: int) -> None:
+        """Have the supervisor keep the buffer too: what is copied there is not lost with us."""
+        self._notifier.send({Field.FDSTORE: 1, Field.FDNAME: BUFFER_NAME}, important=True, fd=fd)
+
+    def _release(self) -> None:
+        self._notifier.send({Field.FDSTOREREMOVE: 1, Field.FDNAME: BUFFER_NAME}, important=True)
 
     def _is_first(self) -> bool:
         return self.newest is None and not _any_sealed(self._context.checkpoints)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from outlast_jobs.cadence import due
-from outlast_jobs.contract import PROTOCOL, ExitCode, ExitWord, Field, Phase
+from outlast_jobs.contract import PROTOCOL, Env, ExitCode, ExitWord, Field, Phase
 from outlast_jobs.errors import Fenced, IntegrityError
 from outlast_jobs.generation import META
 from outlast_jobs.locks import join_alive
@@ -23,6 +24,7 @@ from outlast_worker.context import RunContext
 from outlast_worker.failing import failure
 from outlast_worker.fingerprint import verdict
 from outlast_worker.guardian import Guardian
+from outlast_worker.inherited import Inherited
 from outlast_worker.leaving import Leaving
 from outlast_worker.metrics import MetricsWriter
 from outlast_worker.notify import Notifier
@@ -57,6 +59,9 @@ class Session:
         self.guardian = Guardian.from_env(self.notifier)
         self.phases = Phases(self._announce)
         self.seals = Seals(context, self.notifier, say, self.sick)
+        self._inherited = Inherited.of(os.environ.pop(Env.BUFFER, ""), context.run_id)
+        if self._inherited is not None:
+            self.seals.meanwhile.buffers.inherit(self._inherited.fd)
         self.metrics: MetricsWriter | None = None
         self.before_leaving: Callable[[], None] = lambda: None
         self.loaded: Loaded | None = None
@@ -75,9 +80,11 @@ class Session:
         """Read and verify what to resume from; a mismatch ends the worker with 65, to fall back."""
         self._announce(Phase.RESTORE)
         try:
-            self.loaded = load(self.context)
+            self.loaded = load(self.context, self._inherited)
         except IntegrityError as error:
             self._bad(error)
+        if self._inherited is not None and self._inherited.refused:
+            say(f"the copy in memory was of no use, the disk was: {self._inherited.refused}")
         if self.loaded is not None:
             index = self.loaded.index
             self.restored_step = self._last_step = index.step
@@ -119,9 +126,12 @@ class Session:
             self.notifier.send({Field.DRIFT: _json_list(found)}, important=True)
         self.phases.become(Phase.TRAIN)
         if name is not None:
-            say(f"resumed from {name} at step {self.restored_step} ({verdict(found)})")
+            memory = ", read from memory" if self._inherited is not None and self._inherited.used else ""
+            say(f"resumed from {name} at step {self.restored_step} ({verdict(found)}{memory})")
         if loaded is not None and (self._policy.every_steps or self._policy.every_seconds):
             self.seals.prepare([f.bytes for name, f in loaded.index.files.items() if name != META])
+        else:
+            self.seals.meanwhile.buffers.disinherit()
         self.loaded = None  # the restored tensors are in the model now; this copy only costs memory
         self._last_time = time.monotonic()
 

@@ -18,6 +18,7 @@ import sys
 import threading
 from typing import Any, NoReturn
 
+from outlast_jobs.contract import Env
 from outlast_jobs.pythoncommand import PythonCommand, parse_python
 from outlast_worker import becoming
 from outlast_worker.warming import Files, Unfit, memory, warm
@@ -41,10 +42,13 @@ def main() -> None:
     _warm_up(channel, asked["preload"])
     files.note_modules()
     _say(channel, {"ready": True, "memory": memory()})
-    order, (log, alive) = _receive(channel)
+    order, (log, alive, *buffer) = _receive(channel)
     if (why := files.changed(order["env"].get("PATH"))) is not None:
         _refuse(channel, why)
     _take_place(order, log, alive, supervisor)
+    if buffer:  # under another number than the supervisor's
+        os.set_inheritable(buffer[0], True)
+        os.environ[Env.BUFFER] = f"{buffer[0]}:{os.fstat(buffer[0]).st_ino}"
     _say(channel, {"went": True})
     channel.close()
     del channel, files, asked
@@ -79,7 +83,7 @@ def _warm_up(channel: socket.socket, preload: list[str]) -> None:
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    data, ancillary, _, _ = channel.recvmsg(MOST, socket.CMSG_SPACE(2 * array.array("i").itemsize))
+    data, ancillary, _, _ = channel.recvmsg(MOST, socket.CMSG_SPACE(3 * array.array("i").itemsize))
     if not data:
         os._exit(0)  # nobody is there who could use us
     found = array.array("i")
@@ -87,7 +91,7 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             found.frombytes(content[: len(content) - len(content) % found.itemsize])
     order = json.loads(data)
-    if len(found) != 2:
+    if len(found) not in (2, 3):
         _refuse(channel, "the log and the lock did not arrive")
     return order, list(found)
 

@@ -23,8 +23,17 @@ def shard_name(number: int) -> str:
     return f"model.shard-{number:03d}.pt"
 
 
+def meta_of(taken: Taken) -> dict[str, Any]:
+    """What ``meta.pt`` holds: the state without what is in the shards, and their names."""
+    return {**taken.skeleton, "shards": [shard_name(number) for number in range(len(taken.shards))]}
+
+
 def write_files(
-    sealer: Sealer, taken: Taken, images: Sequence[ShardImage | None] = (), links: Links | None = None
+    sealer: Sealer,
+    taken: Taken,
+    images: Sequence[ShardImage | None] = (),
+    meta: memoryview | None = None,
+    links: Links | None = None,
 ) -> bool:
     """Write all shards, from ``images`` where they are given, and ``meta.pt``; what the disk says is raised.
 
@@ -46,7 +55,10 @@ def write_files(
         nan[number] = image.nan
 
     side_by_side([lambda number=number: write(number) for number in range(len(names))])  # type: ignore[misc]
-    _add(sealer, META, {**taken.skeleton, "shards": names})
+    if meta is None:
+        _add(sealer, META, meta_of(taken))
+    else:
+        sealer.add(META, [meta])
     return any(nan.values())
 
 
