@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ from outlast_jobs.requests import remove_request
 from outlast_jobs.rundir import RunDirectory
 
 from . import actions as act
-from . import chores, linux, processes, spawn
+from . import chores, linux, processes
 from . import events as ev
 from .choosing import choose
 from .chores import Desk
@@ -29,9 +28,8 @@ from .hooks import Hooks
 from .journaler import Journaler
 from .launch import Launcher, Opened
 from .loop import Loop
-from .spawn import Order
-from .standby import Standby
 from .states import Clearing, Ending, State
+from .successors import Successors
 
 # what changes the world outside our processes waits until the records before it are on disk
 _AFTER_JOURNAL = (act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
@@ -54,7 +52,7 @@ class Carrier:
     tell: Callable[[str, str], None]
     finish: Callable[[int, str, bool], None]
     note_data: Callable[[str, dict[str, Any]], dict[str, Any]]
-    standby: Standby
+    successors: Successors
     former: tuple[RunDirectory, str] | None = None  # the run that --fresh took the place of, and its id
     ours: Callable[[int], bool] = lambda pid: False  # whether a child serves us and no attempt
     worker_pid: int = 0
@@ -115,13 +113,10 @@ class Carrier:
 
     @property
     def launch_due(self) -> float | None:
-        """When a worker whose record is on disk and whose files are open is forked: its exec is at its time.
-
-        A standby takes its place within a moment, so it is told at that time.
-        """
+        """When a worker whose record is on disk and whose files are open is started: its exec is at its time."""
         if self._ready is None or not self.journaler.settled(self._launch_after):
             return None
-        return self._start_at if self.standby.ready else self._start_at - spawn.FORK_AHEAD
+        return self._start_at - self.successors.ahead
 
     def _do(self, action: act.Action) -> None:
         match action:
@@ -215,27 +210,15 @@ class Carrier:
 
         def went(worker: ProcessIdentity) -> None:
             self._close(opened)
-            self._launched(worker)
+            self.worker_pid = worker.pid
+            self.loop.intake.know(worker)
+            self.loop.post(ev.Spawned(worker))
 
-        def refused(why: str) -> None:
-            self.tell(f"the standby was of no use ({why}): starting a new process", "debug")
-            self._exec(order, opened)
-
-        if not self.standby.take(order, self.launcher.job, opened.log_fd, went, refused):
-            self._exec(order, opened)
-
-    def _exec(self, order: Order, opened: Opened) -> None:
-        try:
-            worker = self.launcher.launch(order, opened, self._close)
-        except (OSError, ValueError, subprocess.SubprocessError) as failure:
+        def failed(failure: Exception) -> None:
+            self._close(opened)
             self.loop.post(ev.SpawnFailed(_told(failure, order.command[0])))
-        else:
-            self._launched(worker)
 
-    def _launched(self, worker: ProcessIdentity) -> None:
-        self.worker_pid = worker.pid
-        self.loop.intake.know(worker)
-        self.loop.post(ev.Spawned(worker))
+        self.successors.start(order, self.launcher.job, opened.log_fd, went, failed)
 
     def _close(self, opened: Opened) -> None:
         """From a helper, and before it looks whether anybody holds these files."""

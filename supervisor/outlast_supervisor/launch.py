@@ -8,8 +8,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast_jobs import restart
 from outlast_jobs.cadence import SavePolicy
@@ -60,6 +59,9 @@ class Launcher:
     )
     deadline: float | None = None  # unix seconds
     in_slurm: bool = False  # its job section counts where it says the same as another
+    _base: dict[str, str] = field(default_factory=dict)
+    _made_for: Job | None = None
+    _me: str = field(default_factory=lambda: str(ProcessIdentity.current()))
 
     def signal_of(self, role: str) -> int:
         """The signal that the job file gives a role."""
@@ -111,7 +113,7 @@ class Launcher:
         return spawn.Order(
             command=job.command,
             workdir=job.workdir,
-            env=spawn.worker_environment(os.environ, job.env, ours),
+            env={**self._environment(), **ours},
             log=self.run.attempt_log(attempt),
             header="",
             alive_fd=opened.alive_fd,
@@ -121,14 +123,12 @@ class Launcher:
             buffer_fd=buffer[0] if buffer is not None else -1,
         )
 
-    def launch(
-        self, order: spawn.Order, opened: Opened, close: Callable[[Opened], None] = Opened.close
-    ) -> ProcessIdentity:
-        """Start the worker, from the main thread; OSError where it cannot be. Has closed what was opened."""
-        try:
-            return spawn.launch(order, opened.log_fd)
-        finally:
-            close(opened)
+    def _environment(self) -> dict[str, str]:
+        """What does not change from attempt to attempt: it is put together once for a job."""
+        if self._made_for is not self.job:
+            self._base = spawn.worker_environment(os.environ, self.job.env, {})
+            self._made_for = self.job
+        return self._base
 
     def _ours(self, attempt: int, chosen: Chosen, socket_path: str) -> dict[str, str]:
         path = self.run.path.absolute()
@@ -138,7 +138,7 @@ class Launcher:
             Env.RUN_ID: self.run_id,
             Env.ATTEMPT: str(attempt),
             Env.CHECKPOINTS: str(path / "checkpoints"),
-            Env.SUPERVISOR: str(ProcessIdentity.current()),
+            Env.SUPERVISOR: self._me,
             Env.SIGNAL_SAVE: signals.save,
             Env.SIGNAL_STOP: signals.stop,
             Env.SIGNAL_STACKS: signals.stacks,

@@ -38,9 +38,10 @@ def children_of(pid: int) -> list[int]:
         return [other for other in _everyone() if _parent_of(other) == pid]
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                text = Path(f"/proc/{pid}/task/{task}/children").read_text()
-                found += [int(word) for word in text.split()]
+            # unbuffered: this is looked at between the death of a worker and the next one, for each thread
+            path = f"/proc/{pid}/task/{task}/children"
+            with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+                found += map(int, file.readall().split())
     return found
 
 
@@ -292,6 +293,11 @@ def unkillable(survivors: Survivors, late: Collection[int] = ()) -> list[int]:
         if b"D" in states or (process.pid in late and states - {b"Z", b"X"}):
             found.append(process.pid)
     return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody stopped a process, so that it does nothing before it is told to go on."""
+    return bool(_states(pid) & {b"T", b"t"})
 
 
 def _states(pid: int) -> set[bytes]:

@@ -31,7 +31,10 @@ def launcher(tmp_path: Path) -> Launcher:
 
 
 def launch(launcher: Launcher, opened: Opened) -> ProcessIdentity:
-    return launcher.launch(launcher.order(opened, "/nowhere"), opened)
+    try:
+        return spawn.launch(launcher.order(opened, "/nowhere"), opened.log_fd)
+    finally:
+        opened.close()
 
 
 def test_a_full_disk_costs_the_header_of_a_log_and_not_the_start(
