@@ -124,6 +124,39 @@ def test_samples_find_weights_that_change_as_a_whole(run: Listener, mode: str) -
     assert "saves since step 8 may hold such changes" in output
 
 
+FROZEN = "parameters that are not trained are changed between a boundary and the next update"
+
+
+def test_a_frozen_base_is_copied_while_the_training_goes_on(run: Listener) -> None:
+    """Parameters that are not trained are the bulk of some models: nothing is known to change them."""
+    line = _through(run, MODE="frozen")
+    assert (
+        line.count("meanwhile:28") == 5
+    )  # the 24 of what is trained, two of the base, and two of its average
+    assert _check(run) == [4, 8, 12, 16, 20, 24]
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "steps"),
+    [
+        ("frozen seen", {"SKIPPED": "6"}, [4, 9, 12, 16, 20, 24]),
+        ("frozen unseen", {"REHEARSALS": "2"}, [4, 8, 12, 16, 20, 24]),
+        ("frozen unseen", {"SKIPPED": "14"}, [4, 8, 12, 17, 20, 24]),
+    ],
+)
+def test_a_base_that_changes_is_copied_at_the_boundary_and_the_rest_meanwhile(
+    run: Listener, mode: str, more: dict[str, str], steps: list[int]
+) -> None:
+    """Found as any change is, and no save holds it; said once; what is trained is copied meanwhile as before."""
+    output = _through(run, MODE=mode, **more)
+    assert _check(run) == steps
+    assert output.count(FROZEN) == 1
+    assert "copies the whole state" not in output
+    line = next(line for line in output.splitlines() if line.startswith("modes"))
+    assert line.split()[-1] == "meanwhile:24"
+    assert ("saves since step 8 may hold such changes" in output) == (more.get("SKIPPED") == "14")
+
+
 def test_a_rehearsal_is_repeated_now_and_then(run: Listener) -> None:
     """One save in so many is compared again: what begins late to change weights unseen is found."""
     output = _through(run, MODE="data", SKIPPED="40", TOTAL="60", CHECKED="10", SAMPLES="0")

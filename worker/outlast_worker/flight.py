@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from outlast_worker.cost import Cost
 from outlast_worker.imaging import Snapshot
 from outlast_worker.outliving import Outliving
 from outlast_worker.saving import Saved
-from outlast_worker.window import Copying, same
+from outlast_worker.window import Copying, differing, same
 from outlast_worker.yielding import Yielding
 
 _REPORT_EVERY = 0.2  # seconds
@@ -103,6 +105,14 @@ class Flight:
         self._settle(kept and not moved)
         self.told = moved or not kept
         return moved, not kept and not moved
+
+    def changed(self) -> list[torch.Tensor]:
+        """Right after `close` has found a change: what was changed, as far as can be told."""
+        snapshot = self._snapshot
+        moved = [watched.tensor for watched in snapshot.watched if watched.changed]
+        if moved or not self._transfers.kept():
+            return moved
+        return differing(snapshot.rehearsed) if snapshot.rehearsed else snapshot.probe.lost()
 
     def differed(self) -> bool:
         """Once it has ended: whether bytes changed unseen, where `close` could not tell it yet."""

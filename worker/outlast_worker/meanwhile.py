@@ -165,6 +165,15 @@ class Meanwhile:
             self.redo = (
                 f"the save of step {flight.step} is discarded: weights were changed while it was copied"
             )
+        old = ""
+        if not moved and self._unchecked is not None:
+            old = f"; saves since step {self._unchecked} may hold such changes"
+        if self._sources.frozen_change(flight.changed()):
+            self._say(
+                "parameters that are not trained are changed between a boundary and the next update, first after "
+                f"step {flight.step}: from now on a save copies them before training goes on{old}"
+            )
+            return
         if not moved:
             self._trust.differed()
         elif self._trust.changed():
@@ -172,9 +181,6 @@ class Meanwhile:
             when = f"first after step {flight.step}"
             self._say(f"weights are changed between a boundary and the next update, {when}{what}")
         if self._trust.ended:
-            old = ""
-            if not moved and self._unchecked is not None:
-                old = f"; saves since step {self._unchecked} may hold such changes"
             self._say(
                 f"{self._trust.ended}: from now on a save copies the whole state before training goes on{old}"
             )

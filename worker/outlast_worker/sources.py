@@ -1,7 +1,7 @@
 """Which tensors may be copied while the training goes on, and what is learnt of whether they keep still.
 
 Only what nothing but an optimizer's step is known to change: its parameters and its state, where it tells before it
-steps. All else is copied at the boundary.
+steps; and the parameters that are not trained, which nothing is known to change. All else is copied at the boundary.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Trust:
 
 
 class Sources:
-    """The optimizers that tell before they step, and what they own."""
+    """The optimizers that tell before they step, what they own, and the parameters that are not trained."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class Sources:
         self._optimizers = [o for o in optimizers if _hook(o, before_step)]
         self._last: set[Place] = set()  # places whose tensors were looked at in the save before
         self._modules = list(modules)
+        self._still = True  # parameters that are not trained were not seen to change
 
     def frozen(self) -> dict[Place, torch.Tensor]:
         """The parameters that are not trained, by their place in memory."""
@@ -85,14 +86,23 @@ class Sources:
         return {place(p): p for p in found if not p.requires_grad and type(p) is torch.nn.Parameter}
 
     def movable(self) -> dict[Place, torch.Tensor]:
-        """The tensors that only those optimizers change, by their place in memory."""
+        """The tensors that only those optimizers change, or nobody, by their place in memory."""
         found = {}
-        for tensor in self._owned():
+        for tensor in (*self._owned(), *(self.frozen().values() if self._still else ())):
             where = place(tensor)
             if where in self._last or _plain(tensor):
                 found[where] = tensor
         self._last = set(found)
         return found
+
+    def frozen_change(self, changed: Sequence[torch.Tensor]) -> bool:
+        """Whether nothing but parameters that are not trained was changed: they count as movable no longer then."""
+        frozen = self.frozen().keys() if self._still and changed else ()
+        owned = {place(tensor) for tensor in self._owned()} if frozen else set()
+        if not frozen or any((at := place(tensor)) not in frozen or at in owned for tensor in changed):
+            return False
+        self._still = False
+        return True
 
     def _owned(self) -> Iterator[torch.Tensor]:
         for optimizer in self._optimizers:

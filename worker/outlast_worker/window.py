@@ -100,11 +100,18 @@ def copy_now(spans: Sequence[Span]) -> None:
 
 def same(spans: Sequence[Span]) -> bool:
     """Whether what was copied is still what stands in the sources, byte for byte."""
+    return all(_same(span) for span in spans)
+
+
+def differing(spans: Sequence[Span]) -> list[torch.Tensor]:
+    """Whose bytes are others by now."""
+    return [span.tensor for span in spans if not _same(span)]
+
+
+def _same(span: Span) -> bool:
     compare = ctypes.CDLL(None).memcmp
-    return all(
-        compare(ctypes.c_void_p(span.source), ctypes.c_void_p(span.target), ctypes.c_size_t(span.nbytes)) == 0
-        for span in spans
-    )
+    source, target = ctypes.c_void_p(span.source), ctypes.c_void_p(span.target)
+    return bool(compare(source, target, ctypes.c_size_t(span.nbytes)) == 0)
 
 
 class Probe:
@@ -112,15 +119,19 @@ class Probe:
 
     def __init__(self, spans: Sequence[Span], chance: random.Random) -> None:
         each = min(max(SAMPLES // max(len(spans), 1), 1), _MOST)
-        self._seen: list[tuple[int, bytes]] = []
+        self._seen: list[tuple[int, bytes, torch.Tensor]] = []
         bits = chance.getrandbits
         for span in spans:
             size = min(_SAMPLE, span.nbytes)
             last = span.nbytes - size
             ends = (0, last) if each > 1 else ()
             for at in (*ends, *(bits(62) % (last + 1) for _ in range(each - len(ends)))) if SAMPLES else ():
-                self._seen.append((span.target + at, ctypes.string_at(span.source + at, size)))
+                self._seen.append((span.target + at, ctypes.string_at(span.source + at, size), span.tensor))
 
     def found_again(self) -> bool:
         """Whether they stand in the copy."""
-        return all(ctypes.string_at(target, len(seen)) == seen for target, seen in self._seen)
+        return all(ctypes.string_at(target, len(seen)) == seen for target, seen, _ in self._seen)
+
+    def lost(self) -> list[torch.Tensor]:
+        """Whose bytes stand there otherwise."""
+        return [tensor for target, seen, tensor in self._seen if ctypes.string_at(target, len(seen)) != seen]

@@ -94,7 +94,10 @@ torch.set_num_threads(1)
 net = torch.nn.Sequential(
     torch.nn.Linear(6, 40), torch.nn.BatchNorm1d(40), torch.nn.ReLU(), torch.nn.Linear(40, 1)
 )
-optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+base = torch.nn.Linear(6, 6).requires_grad_(False)
+if MODE.startswith("frozen"):
+    net.insert(0, base)
+optimizer = torch.optim.AdamW((p for p in net.parameters() if p.requires_grad), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
 average = torch.optim.swa_utils.AveragedModel(net)
 shadow = [torch.zeros_like(p) for p in net.parameters()]
@@ -132,6 +135,10 @@ def change() -> None:
             net.load_state_dict(
                 {k: v * 0.99 if v.is_floating_point() else v for k, v in net.state_dict().items()}
             )
+        case "frozen seen":
+            base.weight.mul_(0.99)
+        case "frozen unseen":
+            base.weight.data.mul_(0.99)
         case "moments":
             for entries in optimizer.state.values():
                 entries["exp_avg"].mul_(0.5)
