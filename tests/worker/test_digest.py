@@ -174,6 +174,19 @@ def optimizer_tree(order: list[int]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("skip", [0, 3, 8])
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 24, 31])
+def test_a_byte_that_differs_is_found_at_any_place(length: int, skip: int) -> None:
+    """Whatever the length, and wherever in their memory the tensors begin, each single byte counts."""
+    old = torch.arange(40, dtype=torch.uint8)[skip:][:length]
+    assert first_difference(old, old.clone()) is None
+    for at in range(length):
+        new = old.clone()
+        new[at] ^= 1
+        assert first_difference(old, new) is not None
+        assert first_difference(new, old) is not None
+
+
 def test_optimizer_state_goes_by_name() -> None:
     """The moments belong to names, not to the numbers that the optimizer gave."""
     one, two = by_name(optimizer_tree([0, 1])), by_name(optimizer_tree([1, 0]))
