@@ -30,7 +30,10 @@ def ratio(
     what: str, ours: float, other: float, of: str, *, unit: str, at_most: float = 0, at_least: float = 0
 ) -> None:
     """Hold a figure against another one of the same run."""
-    found = ours / other if other else float("inf")
+    if other <= 0:  # a difference of times can be, where there is next to none
+        missing(what, f"{of} is within the noise, {_shown(other, unit)}")
+        return
+    found = ours / other
     met = found >= at_least if at_least else found <= at_most
     bound = f"at least {at_least:g}" if at_least else f"at most {at_most:g}"
     tell(Goal(what, _shown(ours, unit), f"{of}, {_shown(other, unit)}", f"{found:.2f}", bound, _verdict(met)))

@@ -169,10 +169,9 @@ def written(found: Kept) -> str:
     return text
 
 
-def row(part: str, goal: goals.Goal) -> str:
+def row(part: str, goal: goals.Goal) -> tuple[str, ...]:
     """A goal as a line of the table."""
-    cells = (part, goal.what, goal.found, goal.beside, goal.ratio, goal.bound, goal.verdict)
-    return f"| {' | '.join(cells)} |"
+    return (part, goal.what, goal.found, goal.beside, goal.ratio, goal.bound, goal.verdict)
 
 
 def section(words: Sequence[str], outcome: Outcome, load: float) -> str:
@@ -185,10 +184,12 @@ def section(words: Sequence[str], outcome: Outcome, load: float) -> str:
     return f"{how}\n{failed}\n```\n{outcome.text.strip()}\n```"
 
 
-def shown(part: str, goal: goals.Goal) -> str:
-    """A goal as a line in the terminal."""
-    beside = f"{goal.ratio} of {goal.beside}" if goal.beside else ""
-    return f"{part:<22}{goal.what:<44}{goal.found:>10}  {beside:<42}{goal.bound:<16}{goal.verdict}"
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table for the terminal."""
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def main() -> int:
@@ -209,7 +210,7 @@ def main() -> int:
             names = ", ".join(f'"{part.name}"' for part in (*PARTS, FIRE))
             parser.error(f"no part begins with {' or '.join(options.only)}; there are {names}")
     print(machine(), flush=True)
-    lines, times, failed = [], [], 0
+    table, times, failed = [COLUMNS], [], 0
     for part in parts:
         print(f"\n## {part.name}", flush=True)
         load = os.getloadavg()[0]
@@ -219,16 +220,17 @@ def main() -> int:
         if outcome.failure:
             failed += 1
             found.append(goals.Goal("all of it", "", "", "", "", f"not measured: {outcome.failure}"))
-        lines += [shown(part.name, goal) for goal in found]
+        rows = [row(part.name, goal) for goal in found]
+        table += rows
         times.append(
             f"{part.name} {outcome.seconds:.0f} s{', ' + outcome.failure if outcome.failure else ''}"
         )
         if not options.quick:  # at once: what is interrupted later stays
             old = kept(RESULTS.read_text()) if RESULTS.exists() else Kept({}, {})
-            old.rows[part.name] = [row(part.name, goal) for goal in found]
+            old.rows[part.name] = [f"| {' | '.join(cells)} |" for cells in rows]
             old.sections[part.name] = section(words, outcome, load)
             RESULTS.write_text(written(old))
-    print("\n" + "\n".join(lines) + "\n\n" + "; ".join(times))
+    print(f"\n{aligned(table)}\n\n{'; '.join(times)}")
     return 1 if failed else 0
 
 

@@ -32,6 +32,9 @@ PEERS = (
 )
 OURS = ("outlast", "outlast, compared", "outlast, blocking")
 BLOCKING = OURS[2]
+LARGE = 600
+"""Megabytes from which on a state is large: each save takes seconds then, and there are fewer of them."""
+NOT_LARGE = ("torch.save in a thread", "DCP process, staged meanwhile", "outlast, compared")
 SCRIPT = Path(__file__).parent / "saves" / "measure.py"
 ENV = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"NO_COLOR": "1"}
 LONGEST = 300.0
@@ -146,7 +149,7 @@ def _line(name: str, one: Found) -> str:
 
 def hold(megabytes: int, found: dict[str, Found]) -> None:
     """Each figure of ours beside its limit and beside the best of the others."""
-    small = megabytes < 600
+    small = megabytes < LARGE
     there = {name: one for name, one in found.items() if one.lines}
     print()
     for key, what, of, bound in (
@@ -193,20 +196,19 @@ def _hold(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few saves: only to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one save of little: only to see that it runs")
     parser.add_argument("--megabytes", type=int, nargs="*", default=[300, 1200])
-    parser.add_argument("--rounds", type=int, default=4, help="saves a process")
-    parser.add_argument(
-        "--turns", type=int, default=3, help="processes a contender; of large states one less"
-    )
-    parser.add_argument(
-        "--only", default="", help="contenders whose name begins with one of these, by semicolons"
-    )
+    parser.add_argument("--rounds", type=int, help="saves a process; 5, and 3 of large states")
+    parser.add_argument("--turns", type=int, default=2, help="processes a contender")
+    parser.add_argument("--only", help="contenders whose name begins with one of these, by semicolons")
     options = parser.parse_args()
-    names = [n for n in (*LIMITS, *PEERS, *OURS) if any(n.startswith(o) for o in options.only.split(";"))]
-    for megabytes in options.megabytes:
-        turns = max(1, options.turns - (megabytes >= 600))
-        rounds, turns = (1, 1) if options.quick else (options.rounds, turns)
+    starts = tuple((options.only or "").split(";"))
+    for megabytes in [60] if options.quick else options.megabytes:
+        large = megabytes >= LARGE
+        rounds, turns = (1, 1) if options.quick else (options.rounds or (3 if large else 5), options.turns)
+        names = [name for name in (*LIMITS, *PEERS, *OURS) if name.startswith(starts)]
+        if large and not options.only:
+            names = [name for name in names if name not in NOT_LARGE]
         found = table(megabytes, rounds, turns, names)
         if not options.only:
             hold(megabytes, found)

@@ -134,3 +134,13 @@ def test_a_figure_that_is_not_there_is_named(
     told = [json.loads(text) for text in records.read_text().splitlines()]
     assert len(told) == 7
     assert all(goal["verdict"].startswith("not measured: ") for goal in told)
+
+
+def test_nothing_is_held_against_noise(
+    results: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A figure that is below zero by noise makes no ratio, and so no verdict."""
+    goals = importlib.import_module("goals")
+    goals.ratio("lost a save", 20.0, -3.0, "DCP process", unit="ms", at_most=1.0)
+    said = capsys.readouterr().out
+    assert "not measured: DCP process is within the noise, -3.00 ms" in said
