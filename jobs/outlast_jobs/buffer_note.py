@@ -54,7 +54,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_note(note: Note) -> bytes:
     """The bytes of a note. ValueError for what JSON has no numbers for, and where it is too long."""
-    data = json.dumps(msgspec.to_builtins(note), allow_nan=False, separators=(",", ":")).encode()
+    # the index not by msgspec's encoder: that one writes NaN as null without a word
+    index = msgspec.Raw(json.dumps(note.index, allow_nan=False, separators=(",", ":")).encode())
+    told = {"schema": note.schema, "generation": note.generation, "began": note.began}
+    data = msgspec.json.encode({**told, "index": index, "files": note.files})
     if len(data) > NOTE_MOST:
         raise ValueError(f"a note of {len(data)} bytes is more than the {NOTE_MOST} that are read")
     return data

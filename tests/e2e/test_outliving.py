@@ -68,6 +68,21 @@ def test_a_save_whose_copy_was_right_is_sealed_whoever_is_killed(make_run: MakeR
     told("trainers killed 1 ms after a copy's end, whose save was sealed", kills)
 
 
+def test_a_standby_is_given_the_memory_too(make_run: MakeRun) -> None:
+    """A worker that was a standby reads what its predecessor had copied from memory, as a new process does."""
+    made = job(1, "copied", standby=True)
+    made["env"]["WAIT_FOR"] = "go"
+    run = make_run(made)
+    supervisor = run.start()
+    ready = run.until_status(lambda s: (s.get("standby") or {}).get("state") == "ready", "a standby")
+    (run.folder / "go").touch()
+    assert supervisor.wait() == 0, run.report()
+    [second] = [r.data for r in run.records("attempt_attached") if r.data["attempt"] == 2]
+    assert second["pid"] == ready["standby"]["pid"], run.report()
+    assert "(bit-exact expected, read from memory)" in run.log(2), run.report()
+    assert len(set(notes(run, "memory")[2])) == 1
+
+
 @pytest.mark.parametrize("when", ["announced", "unsaid"])
 def test_what_is_not_known_to_be_right_is_not_sealed(make_run: MakeRun, when: str) -> None:
     """Killed before the copy, or before the training said that it is right: the generation before is taken."""

@@ -77,6 +77,8 @@ ckpt = Checkpointer(model=net, optimizer=optimizer)
 buffers = ckpt._session.seals.meanwhile.buffers if ckpt._session is not None else None
 sys.addaudithook(watch)
 with ckpt:
+    while "WAIT_FOR" in os.environ and ATTEMPT <= KILLS and not os.path.exists(os.environ["WAIT_FOR"]):
+        time.sleep(0.01)
     if buffers is not None and ckpt.step_count:
         buffers.settled()
         links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
