@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity
 
 from . import linux, processes, spawn
@@ -90,7 +91,7 @@ class Prefork:
     def take(self, order: spawn.Order, log_fd: int, answers: Answers) -> bool:
         """Have the process become the worker; False where there is none that could.
 
-        Both descriptors of the order are sent along; they stay open here.
+        The descriptors of the order are sent along; they stay open here.
         """
         child = self._child
         if child is None or child.told_at is not None:
@@ -103,7 +104,8 @@ class Prefork:
         try:
             with open(payload, "wb", closefd=False) as file:
                 marshal.dump(_plain(order), file)
-            socket.send_fds(child.channel, [b"\n"], [payload, log_fd, order.alive_fd], socket.MSG_DONTWAIT)
+            fds = [payload, log_fd, *order.inherited]
+            socket.send_fds(child.channel, [b"\n"], fds, socket.MSG_DONTWAIT)
         except (OSError, ValueError):  # it is dead, or has its order in words that cannot be sent
             self._end(child)
             return False
@@ -259,7 +261,7 @@ def _withdraw(fd: int, supervisor: int) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     with socket.socket(fileno=fd) as channel:
-        data, fds, _, _ = socket.recv_fds(channel, 1, 3)
+        data, fds, _, _ = socket.recv_fds(channel, 1, 4)
         if not data:
             os._exit(0)  # nobody is there who could use us
         failure: tuple[int, str] = (0, "")
@@ -271,9 +273,11 @@ def _withdraw(fd: int, supervisor: int) -> None:
 
 def _take_the_place(fds: list[int], supervisor: int) -> tuple[int, str]:
     """Become the worker; returns only where it cannot be executed: the error's number, and what it is about."""
-    payload, log, _ = fds  # and the run's `alive`, which the worker inherits
+    payload, log, _, *buffer = fds  # and the run's `alive`, which the worker inherits as it does a buffer
     words = marshal.loads(os.pread(payload, os.fstat(payload).st_size, 0))
     workdir, paths, command, env, death, blocked, start_at = words
+    if buffer:  # under another number than the supervisor's
+        env[Env.BUFFER] = f"{buffer[0]}:{os.fstat(buffer[0]).st_ino}"
     for fd in (payload, log):  # recv_fds passes no flag on that would say so
         os.set_inheritable(fd, False)
     for number in signal.sigpending():  # what came while we were nobody is not the worker's

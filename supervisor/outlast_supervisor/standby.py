@@ -166,7 +166,7 @@ class Standby:
         """Have the standby become the worker; False where there is none that could.
 
         ``went`` is called with it once it has taken its place, ``refused`` with the reason once it is surely
-        gone and has not. Both descriptors of the order are sent along; they stay open here.
+        gone and has not. The descriptors of the order are sent along; they stay open here.
         """
         child = self._child
         if child is None or not self.ready:
