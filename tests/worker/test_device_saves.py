@@ -49,6 +49,7 @@ def test_what_lies_on_a_device_is_copied_before_the_next_update(run: Listener, k
     output = _through(run, kind)
     assert check(run) == [4, 8, 12, 16, 20, 24]
     assert _modes(output)[:5] == ["meanwhile:24"] * 5
+    assert f"pinned: {kind == 'pinned'}" in output
     assert "weights" not in output
 
 

@@ -9,64 +9,16 @@ from typing import Any
 import pytest
 import torch
 from tests.waiting import wait_until
+from tests.worker.device_copies import LATER, Save, copied, gated, passed, state
 from tests.worker.scripts.streams import Stream, Threads
-from tests.worker.test_window import _state as state
 
-from outlast_worker import cuda, transfers
-from outlast_worker.buffer import Buffer, Buffers
+from outlast_worker import transfers
+from outlast_worker.buffer import Buffer
 from outlast_worker.devices import DeviceFailed
-from outlast_worker.imaging import Plan, into, plan
+from outlast_worker.imaging import into, plan
 from outlast_worker.saving import take_state
-from outlast_worker.sources import Mode, place
+from outlast_worker.sources import Mode
 from outlast_worker.transfers import Transfers
-
-LATER = 0.2
-"""Seconds for what must not happen yet to happen; that it takes longer lets a defect pass, and fails nothing."""
-
-
-class Save:
-    """One save of some tensors."""
-
-    def __init__(
-        self, device: Any, *tensors: torch.Tensor, mode: Mode = Mode.MEANWHILE, pinned: bool = True
-    ) -> None:
-        parts = {f"t{number}": tensor for number, tensor in enumerate(tensors)}
-        self.planned = plan(take_state(state(**parts)))
-        self.buffer = Buffer(self.planned.size)
-        self.transfers = Transfers(
-            device, torch.frombuffer(self.buffer.view, dtype=torch.uint8), pinned=pinned
-        )
-        movable = {place(tensor): tensor for tensor in tensors}
-        into(self.buffer, self.planned, mode, movable, self.transfers)
-
-    def arrived(self) -> list[torch.Tensor]:
-        self.transfers.arrive()
-        copies = copied(self.planned, self.buffer)
-        return [torch.frombuffer(copies[key], dtype=torch.float32) for key in sorted(copies)]
-
-
-def copied(planned: Plan, buffer: Buffer) -> dict[str, memoryview]:
-    """The bytes in the buffer of each tensor's storage."""
-    found = {}
-    for layout, components, start in zip(planned.layouts, planned.taken.shards, planned.starts, strict=False):
-        for gap in layout.gaps:
-            key = components[gap.storage].members[0].key
-            found[key] = buffer.view[start + gap.start : start + gap.start + gap.nbytes]
-    return found
-
-
-def gated(stream: Stream) -> threading.Event:
-    """Nothing that is queued on the stream from now on is done before the event is set."""
-    gate = threading.Event()
-    stream.put(gate.wait)
-    return gate
-
-
-def passed(stream: Stream) -> threading.Event:
-    """Set when what is queued on the stream by now is done."""
-    done = threading.Event()
-    stream.put(done.set)
-    return done
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -77,6 +29,7 @@ def test_what_was_queued_before_the_boundary_is_in_the_copy(mode: Mode, pinned: 
     gate = gated(device.stream)
     device.stream.put(lambda: weight.data.fill_(7))
     save = Save(device, weight, mode=mode, pinned=pinned)
+    threading.Thread(target=save.transfers.arrive).start()
     passed(device.side()).wait(LATER)
     gate.set()
     assert bool((save.arrived()[0] == 7).all())
@@ -137,6 +90,26 @@ def test_where_the_device_does_not_reach_the_buffer_threads_carry_the_copy(
     assert all(torch.equal(a, b) for a, b in zip(save.arrived(), before, strict=True))
 
 
+def test_an_update_waits_for_the_last_piece_that_a_thread_carries() -> None:
+    """Where nothing is left to be taken up and one is still under way, `close` does not return."""
+    device, weight = Threads(), torch.zeros(1000)
+    save = Save(device, weight, pinned=False)
+    gate = gated(device.side())
+
+    def update() -> None:
+        save.transfers.close()
+        weight.data.fill_(9)
+
+    threads = [threading.Thread(target=save.transfers.arrive), threading.Thread(target=update)]
+    for thread in threads:
+        thread.start()
+        thread.join(LATER)
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert not any(save.arrived()[0].tolist())
+
+
 def test_samples_are_of_the_boundary() -> None:
     """A change of all behind the boundary that gets into the copy is found; one in front of it is none."""
     device, weight = Threads(), torch.rand(1000)
@@ -170,8 +143,11 @@ def test_a_rehearsal_compares_what_stood_there_before_the_update(
     if changed:
         device.stream.put(lambda: weight.data[777].add_(1))
         wait_until(passed(device.stream).is_set, 60, "the change")
+    gate = gated(device.side())  # which has no part in it
     save.transfers.close()
     device.stream.put(lambda: weight.data.fill_(9))
+    assert passed(device.stream).wait(60)
+    gate.set()
     assert save.transfers.unchanged() != changed
     assert torch.equal(save.arrived()[0], before)
 
@@ -269,53 +245,3 @@ def test_a_device_that_fails_is_told_and_hangs_nobody(pinned: bool) -> None:
     assert save.transfers.failed
     with pytest.raises(DeviceFailed):
         Save(device, torch.ones(5), pinned=pinned)
-
-
-class Runtime:
-    """The two calls of CUDA's runtime that lock memory, and their answer."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        self.locked: dict[int, int] = {}
-
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
-        self.locked[address] = size
-        return self.code
-
-    def cudaHostUnregister(self, address: int) -> int:
-        del self.locked[address]
-        return 0
-
-
-class Selected:
-    """Stands for ``torch.cuda.device``."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_buffer_is_locked_whole_when_it_is_made_and_let_go_with_it(
-    monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    """Where that succeeds a device reaches it, until it is gone; where not, it is a buffer like any other."""
-    runtime = Runtime(code)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    monkeypatch.setattr(torch.cuda, "device", Selected)
-    buffers = Buffers()
-    buffers.finish = lambda buffer: cuda._pin(buffer, 0)
-    buffers.prepare(1 << 20)
-    buffers.settled()
-    found = buffers.of(1 << 20)
-    assert found is not None
-    assert found.pinned == (code == 0)
-    assert runtime.locked == {found.address: 1 << 20}
-    del found
-    buffers._ready = None
-    assert bool(runtime.locked) == bool(code)
-    assert cuda.Cuda().pinning([torch.ones(2)]) is None
-    assert cuda.Cuda().of(torch.ones(2)) is None

@@ -63,12 +63,10 @@ class Flight:
         self._copying = Copying(snapshot.meanwhile)
         self._transfers = snapshot.transfers
         self._settled = threading.Event()  # what was copied is known to be right, or known not to be
-        self._good = not self.meanwhile
-        if self._good:
-            self._settled.set()
-            outliving.right()
-        self._lock = threading.Lock()
-        self._word: bool | None = None  # the training's thread's, that nothing was changed
+        self._good = False
+        self._lock = threading.RLock()  # the training's thread may be told to look while it has it
+        self._word = None if self.meanwhile else True
+        """The training's thread's, that nothing was changed under what was left to be copied."""
         self.told = False
         """Whether `close` found that something was changed."""
         self._reported = 0.0
@@ -76,6 +74,7 @@ class Flight:
         self._crew = crew
         self._cost = cost
         self._ended = threading.Event()
+        self._settle()
 
     def start(self) -> None:
         """Begin. RuntimeError where no thread can be had."""
@@ -97,12 +96,13 @@ class Flight:
         self._copying.finish()
         self._transfers.close()
         snapshot = self._snapshot
-        if self._settled.is_set() and self._good and not self.compared:
+        if self._word and not self.discarded and not self.compared:
             return False, False
         moved = any(watched.changed for watched in snapshot.watched)
         kept = same(snapshot.rehearsed) if snapshot.rehearsed else snapshot.probe.found_again()
         kept = kept and (not self._transfers.arrived or self._transfers.kept())
-        self._settle(kept and not moved)
+        if self._word is None:
+            self._settle(kept and not moved)
         self.told = moved or not kept
         return moved, not kept and not moved
 

@@ -170,7 +170,7 @@ class _Lane:
         later = [piece for copy in self.later for piece in copy.pieces()]
         self.samples = _Samples(device, self.later, random.Random())
         if self.compared:
-            self._found = device.host(1)
+            self._found = device.host(1).zero_()
 
         def at_once() -> None:
             self.samples.take()

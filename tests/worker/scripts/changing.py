@@ -199,3 +199,5 @@ with ckpt, open("states", "a") as states:
         let_it_write()
         time.sleep(0.5 if at == SLOW else 0.0)
 print("modes", *modes, flush=True)
+if device is not None and (made := ckpt._session and ckpt._session.seals.meanwhile.buffers._ready):
+    print("pinned:", made.pinned)
