@@ -17,7 +17,7 @@ run: $(STAMP)
 	$(BIN)/outlast run bytelm
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests  # many wait: for a process, a deadline, a disk
 
 torture: $(STAMP)
 	OUTLAST_TORTURE=1 $(BIN)/python -m pytest -q -rP --timeout 1800 -n 3 --dist worksteal tests/faults  # one waits: the soak

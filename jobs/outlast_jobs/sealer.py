@@ -27,6 +27,7 @@ from outlast_jobs.generation import (
     safe_member,
     writing_folder,
 )
+from outlast_jobs.hardlink import Stamp, link_file
 
 
 class Sealer:
@@ -96,12 +97,12 @@ class Sealer:
         digest = hashlib.sha256()
         return FileEntry(bytes=feed(image, digest, progress=self._count), sha256=digest.hexdigest())
 
-    def link(self, member: str, folder: Path, entry: FileEntry, stamp: durable.Stamp) -> None:
+    def link(self, member: str, folder: Path, entry: FileEntry, stamp: Stamp) -> None:
         """Take the file of that name from another generation's folder, which is known to be as ``entry`` says.
 
         OSError where that can't be; the file can be added then.
         """
-        durable.link_file(folder / safe_member(member), self.path(member), stamp, root=self._root)
+        link_file(folder / safe_member(member), self.path(member), stamp, root=self._root)
         self.files[member] = entry
 
     def seal(self, index: Index) -> Path:

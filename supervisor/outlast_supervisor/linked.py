@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from outlast_jobs.durable import Stamp
+from outlast_jobs.hardlink import Stamp
 from outlast_jobs.look import FileStats, Finding, Verdict, look
 
 Remembered = MutableMapping[str, FileStats]

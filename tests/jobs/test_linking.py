@@ -10,8 +10,8 @@ import pytest
 
 from outlast_jobs.blocks import Image
 from outlast_jobs.claim import claim
-from outlast_jobs.durable import Stamp
 from outlast_jobs.generation import FileEntry, GenerationName, Index
+from outlast_jobs.hardlink import Stamp
 from outlast_jobs.look import Verdict, look
 from outlast_jobs.sealer import Sealer
 

@@ -10,8 +10,8 @@ import pytest
 
 from outlast_jobs import verify
 from outlast_jobs.claim import claim
-from outlast_jobs.durable import Stamp
 from outlast_jobs.generation import GenerationName, Index
+from outlast_jobs.hardlink import Stamp
 from outlast_jobs.jobfile import job_from_command
 from outlast_jobs.jobfile_model import Keep
 from outlast_jobs.rundir import RunDirectory

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast_jobs.durable import Stamp
 from outlast_jobs.generation import FileEntry
+from outlast_jobs.hardlink import Stamp
 from outlast_jobs.sealer import Sealer
 from outlast_worker.image import ShardImage
 
