@@ -1,4 +1,4 @@
-"""A second name for a file that nobody wrote to since it was looked at; first told as an audit event, `outlast.link`."""
+"""A second name for a file that nobody wrote to since it was looked at; told as an audit event, `outlast.link`."""
 
 from __future__ import annotations
 
