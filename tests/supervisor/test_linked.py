@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outlast_jobs import verify
+from outlast_jobs import durable, verify
 from outlast_jobs.claim import claim
 from outlast_jobs.generation import GenerationName, Index
 from outlast_jobs.hardlink import Stamp
@@ -108,14 +108,33 @@ def test_retention_goes_on_and_two_copies_are_left(run: Folder, last: int) -> No
         assert len({run.inode(name) for name in run.left()}) == min(last, 2, count)
 
 
-def test_a_deletion_does_not_hide_a_change(run: Folder) -> None:
-    """What was written to while another's name for it went is read again."""
+@pytest.mark.parametrize("during", [False, True])
+def test_a_deletion_does_not_hide_a_change(
+    run: Folder, monkeypatch: pytest.MonkeyPatch, during: bool
+) -> None:
+    """What was written to before or while another's name for it went is read again."""
     names = [run.seal() for _ in range(3)]
     for name in names:
         assert run.verify(name)
-    with (run.desk.run.checkpoints / names[2] / "big.pt").open("r+b") as file:
-        file.write(b"x")
+    empty = durable.empty_trash
+
+    def touch() -> None:
+        with (run.desk.run.checkpoints / names[2] / "big.pt").open("r+b") as file:
+            file.write(b"x")
+
+    def emptied(parent: Path) -> OSError | None:
+        some = any(name.startswith(durable.TRASH) for name in os.listdir(parent))
+        found = empty(parent)
+        if some:
+            touch()
+        return found
+
+    if during:
+        monkeypatch.setattr(durable, "empty_trash", emptied)
+    else:
+        touch()
     prune(run.desk, msgspec.structs.replace(JOB, keep=Keep(last=1)), None)
+    assert names[0] not in run.left()
     assert not run.known(names[2])
 
 

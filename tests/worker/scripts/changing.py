@@ -109,7 +109,7 @@ def change() -> None:
     if ckpt.step_count <= SKIPPED:
         return
     match MODE:
-        case "clip":
+        case "clip" | "frozen clip":
             for p in net.parameters():
                 p.clamp_(-0.11, 0.11)
         case "swap":
