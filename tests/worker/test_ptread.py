@@ -89,6 +89,21 @@ def test_aligned_files_with_checksums_load(tmp_path: Path) -> None:
                 assert first_difference(tensors(), read(tmp_path / "packed.pt").content()) is None
 
 
+def test_a_large_directory_is_found_too(tmp_path: Path) -> None:
+    """Among thousands of tensors, whose directory is as large, a large one still gets memory of its own."""
+    content = {"large": torch.ones(LARGE // 4), **{f"small-{n}": torch.tensor(n) for n in range(3000)}}
+    torch.save(content, tmp_path / "x.pt")
+    verified = read(tmp_path / "x.pt")
+    with zipfile.ZipFile(tmp_path / "x.pt") as archive:
+        info = archive.getinfo("x/data/0")
+        assert archive.start_dir < verified.size - (128 << 10)
+    header = bytearray(30)
+    verified.copy(info.header_offset, memoryview(header))
+    start = info.header_offset + 30 + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+    assert verified.is_record(start, LARGE)
+    assert first_difference(content, verified.content()) is None
+
+
 def test_what_is_no_flat_dict_of_tensors_loads_too(tmp_path: Path) -> None:
     """Nested content, parameters and a pickle that is itself large are loaded in the ordinary way."""
     contents: list[Any] = [

@@ -31,7 +31,7 @@ from outlast_worker.ptfile import require_safe_loader
 _PIECE = 2 << 20  # one huge page: it is zeroed, filled and hashed while it is in the processor's cache
 _HUGE = 2 << 20
 _PLACED = 64 << 10  # bytes; below this, copying is cheaper than memory of its own
-_TAIL = 4 << 20  # bytes at the end in which the archive's directory is looked for
+_TAILS = (128 << 10, 4 << 20)  # bytes at the end in which the archive's directory is looked for
 _TENSOR = re.compile(r"[^/]+/data/[0-9]+")
 _HEADER = 30  # bytes of a record's own header, which two texts of stated lengths follow
 
@@ -129,10 +129,11 @@ class _Pass:
         self.verified = Verified(entry.bytes)
 
     def run(self) -> None:
+        records = self._records()
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         os.lseek(self._fd, self._base, os.SEEK_SET)
-        for at, length in self._records():
+        for at, length in records:
             self._place(at, length)
         self._plain(self._entry.bytes)
         if (found := self._digest.hexdigest()) != self._entry.sha256:
@@ -140,19 +141,16 @@ class _Pass:
 
     def _records(self) -> list[tuple[int, int]]:
         """Where the directory says that large records are. A hint: what is wrong costs a copy, nothing else."""
-        if self._entry.bytes < _PLACED:
-            return []
-        self._tail_at = max(0, self._entry.bytes - _TAIL)
-        tail = memoryview(bytearray(self._entry.bytes - self._tail_at))
-        os.lseek(self._fd, self._base + self._tail_at, os.SEEK_SET)
-        self._fetch(tail)
-        self._tail = tail
-        os.lseek(self._fd, self._base, os.SEEK_SET)
-        try:
-            with zipfile.ZipFile(cast(IO[bytes], _End(self._tail_at, tail))) as archive:
+        records: list[zipfile.ZipInfo] = []
+        for length in _TAILS if self._entry.bytes >= _PLACED else ():
+            self._extend_tail(length)
+            # hostile content makes a parser raise all sorts of things
+            with (
+                contextlib.suppress(Exception),
+                zipfile.ZipFile(cast(IO[bytes], _End(self._tail_at, self._tail))) as archive,
+            ):
                 records = archive.infolist()
-        except Exception:  # hostile content makes a parser raise all sorts of things
-            return []
+                break
         shared = collections.Counter(info.header_offset for info in records)
         return sorted(
             (info.header_offset, info.file_size)
@@ -162,6 +160,16 @@ class _Pass:
             and _TENSOR.fullmatch(info.filename)  # the pickle is read by the loader itself, and never lent
             and shared[info.header_offset] == 1
         )
+
+    def _extend_tail(self, length: int) -> None:
+        """Have that many bytes of the file's end; those that are there already are not read again."""
+        at = max(0, self._entry.bytes - length)
+        tail = memoryview(bytearray(self._entry.bytes - at))
+        fresh = self._tail_at - at
+        os.lseek(self._fd, self._base + at, os.SEEK_SET)
+        self._fetch(tail[:fresh])
+        tail[fresh:] = self._tail
+        self._tail_at, self._tail = at, tail
 
     def _place(self, header_at: int, length: int) -> None:
         if header_at < self._at or header_at + _HEADER + length > self._entry.bytes:
