@@ -166,7 +166,10 @@ class Carrier:
     def _finish_save(self, attempt: int, within: float) -> None:
         from .finishing import finish_save  # not before: most lives need none of it
 
-        fd = os.dup(self.loop.intake.buffer.fd)  # whatever becomes of ours meanwhile
+        kept = self.loop.intake.buffer.fd
+        if kept < 0:  # given up since it was looked at
+            return
+        fd = os.dup(kept)  # whatever becomes of ours meanwhile
         self.chores.submit("finished", lambda: finish_save(self.desk, fd, attempt, within))
 
     def save_finished(self, told: str, sealed: ev.Sealed | None) -> None:
