@@ -102,8 +102,7 @@ class Prefork:
             return False
         payload = os.memfd_create("outlast-order", os.MFD_CLOEXEC)
         try:
-            with open(payload, "wb", closefd=False) as file:
-                marshal.dump(_plain(order), file)
+            os.write(payload, marshal.dumps(_plain(order)))  # to memory: it is written whole
             fds = [payload, log_fd, *order.inherited]
             socket.send_fds(child.channel, [b"\n"], fds, socket.MSG_DONTWAIT)
         except (OSError, ValueError):  # it is dead, or has its order in words that cannot be sent
@@ -209,26 +208,31 @@ def inherited() -> tuple[object, ...]:
     Where it is not what it was at the fork, a worker that is forked now would be another one.
     """
     me = os.getpid()  # the first thread, which is the one that forks
-    files = []
-    for name in ("cgroup", "oom_score_adj"):
-        try:
-            with open(f"/proc/{me}/{name}", "rb", buffering=0) as file:
-                files.append(file.read())
-        except OSError:
-            files.append(b"")
+    files = tuple(_read(f"/proc/{me}/{name}") for name in ("cgroup", "oom_score_adj"))
     limits = tuple(resource.getrlimit(number) for number in _LIMITS)
     scheduling = os.getpriority(os.PRIO_PROCESS, me), os.sched_getscheduler(me), os.sched_getaffinity(me)
     return (*files, limits, *scheduling)
 
 
+def _read(path: str) -> bytes:
+    """A small file of the kernel's; nothing where it has none. By calls alone: a worker is waited for."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _MOST)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
 def _plain(order: spawn.Order) -> tuple[Any, ...]:
     """The order in words that need no module to be read: names of the program to try, and the rest as it is."""
     program = order.command[0]
-    paths = (
-        [program]
-        if os.path.dirname(program)
-        else [os.path.join(folder, program) for folder in os.get_exec_path(dict(order.env))]
-    )
+    folders = [""] if "/" in program else order.env.get("PATH", os.defpath).split(os.pathsep)
+    paths = [os.path.join(folder, program) for folder in folders]
     where = (order.workdir, paths, list(order.command), dict(order.env))
     return (*where, int(order.death), [int(number) for number in order.blocked], order.start_at)
 

@@ -129,10 +129,14 @@ print(json.dumps([death.value, status, files, flags, cmdline, environ, leads, li
 """
 
 
-def test_what_it_becomes_is_what_a_new_process_would_be(desk: Desk, tmp_path: Path, alive: int) -> None:
+def test_what_it_becomes_is_what_a_new_process_would_be(
+    desk: Desk, tmp_path: Path, alive: int, request: pytest.FixtureRequest
+) -> None:
     """Of all that a program sees of itself nothing shows whether it was forked ahead, nor what came meanwhile."""
     made = order(tmp_path, alive, sys.executable, "-S", "-E", "-c", FACTS)
     log = open_log(tmp_path)
+    before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # as under nohup, or behind `trap '' USR2; exec`
+    request.addfinalizer(lambda: signal.signal(signal.SIGUSR2, before))
     waits = desk.make()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
         os.kill(waits, number)  # what a cluster sends to all is not for one that is nobody yet
