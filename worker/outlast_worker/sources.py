@@ -7,6 +7,7 @@ steps; and the parameters that are not trained, which nothing is known to change
 from __future__ import annotations
 
 import enum
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -77,13 +78,14 @@ class Sources:
     ) -> None:
         self._optimizers = [o for o in optimizers if _hook(o, before_step)]
         self._last: set[Place] = set()  # places whose tensors were looked at in the save before
-        self._modules = list(modules)
+        # To walk the modules takes some microseconds a parameter. Those that are put into them later are not known.
+        self._parameters = [weakref.ref(p) for module in modules for p in module.parameters()]
         self._still = True  # parameters that are not trained were not seen to change
 
     def frozen(self) -> dict[Place, torch.Tensor]:
         """The parameters that are not trained, by their place in memory."""
-        found = (p for module in self._modules for p in module.parameters())
-        return {place(p): p for p in found if not p.requires_grad and type(p) is torch.nn.Parameter}
+        found = [p for known in self._parameters if (p := known()) is not None and not p.requires_grad]
+        return {place(p): p for p in found if type(p) is torch.nn.Parameter}
 
     def movable(self) -> dict[Place, torch.Tensor]:
         """The tensors that only those optimizers change, or nobody, by their place in memory."""
