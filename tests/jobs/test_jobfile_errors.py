@@ -79,7 +79,7 @@ def test_an_error_carries_what_was_expected_and_the_nearest() -> None:
     """A program that shows errors in its own way need not take messages apart."""
     error = refused(JOB + "save: {evry_steps: 5}")
     assert (error.line, error.key, error.nearest) == (3, "save.evry_steps", "every_steps")
-    assert error.expected == '"every_steps", "every_seconds", "every" or "between"'
+    assert error.expected == '"every_steps", "every_seconds", "every", "between" or "link_unchanged"'
     error = refused(JOB + "stop:\n  grace: 30s\n  on_usr1: sav")
     assert (error.line, error.key, error.nearest) == (5, "stop.on_usr1", "save")
     assert error.expected == '"auto", "save" or "stop"'
