@@ -154,7 +154,8 @@ def replay(capture: bool) -> None:
     for p in net.parameters():
         p.data.sub_(0.01 * p.grad)
         for entry in optimizer.state[p].values():
-            entry.data.mul_(0.9)
+            if entry.dim():  # what is on the host no graph changes
+                entry.data.mul_(0.9)
 
 
 def update() -> torch.Tensor:
