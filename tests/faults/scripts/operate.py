@@ -17,6 +17,7 @@ from tests.faults import marks
 from outlast_jobs import durable, verify
 from outlast_jobs.claim import claim, newest_claim
 from outlast_jobs.generation import GenerationName, Index
+from outlast_jobs.hardlink import Stamp
 from outlast_jobs.history import read_history
 from outlast_jobs.jobfile import Job, job_from_command
 from outlast_jobs.jobfile_model import Keep
@@ -80,6 +81,24 @@ def seal(run: RunDirectory, run_id: str, attempt: int, step: int) -> str:
     sealer.add("model.shard-000.pt", [b"s" * 5000, b"t" * 5000])
     sealer.add("meta.pt", b"m" * 1000)
     return sealer.seal(Index(run_id=run_id, attempt=attempt, step=step, healthy=True)).name
+
+
+def linking(run: RunDirectory, run_id: str) -> None:
+    """The same, one file of which is linked from the generation before the newest."""
+    attempt = newest_claim(run.checkpoints)
+    source = verify.scan(run.checkpoints)[1]
+    shard = "model.shard-000.pt"
+    index = verify.look(source, run_id, full=True).index
+    if index is None:
+        raise ValueError(f"there is no index in {str(source)!r}")
+    entry, stamp = index.files[shard], Stamp.of(os.stat(source / shard))
+    marks.begin()
+    sealer = Sealer(run.checkpoints, attempt, GenerationName(500, attempt))
+    sealer.begin()
+    sealer.link(shard, source, entry, stamp)
+    sealer.add("meta.pt", b"m" * 1000)
+    done("sealed", sealer.seal(Index(run_id=run_id, attempt=attempt, step=500, healthy=True)).name)
+    marks.end()
 
 
 def claiming(run: RunDirectory, run_id: str) -> None:
@@ -193,6 +212,7 @@ def emptying(run: RunDirectory, run_id: str) -> None:
 
 OPERATIONS = {
     "save": save,
+    "linked save": linking,
     "claim": claiming,
     "prune": pruning,
     "quarantine": quarantine,
