@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import SCRIPTS, Run, light
+from tests.e2e.harness import PATIENCE, SCRIPTS, Run, light
 from tests.faults.scale import scaled, told
 
 TOTAL = 60
@@ -39,6 +39,7 @@ def end_state(run: Run) -> str:
     return str(newest.state_sha256)
 
 
+@pytest.mark.timeout(1800)
 def test_a_save_whose_copy_was_right_is_sealed_whoever_is_killed(make_run: MakeRun) -> None:
     """Killed 1 ms after the copy's end, every time: sealed, resumed from there, out of the same memory, and the end
     is that of the undisturbed run to the last bit."""
@@ -47,7 +48,7 @@ def test_a_save_whose_copy_was_right_is_sealed_whoever_is_killed(make_run: MakeR
     assert undisturbed.start().wait() == 0, undisturbed.report()
     run = make_run(job(kills, "copied"))
     supervisor = run.start()
-    assert supervisor.wait() == 0, run.report()
+    assert supervisor.wait(kills * PATIENCE) == 0, run.report()
     copied = notes(run, "copied")
     assert len(copied) == kills, run.report()
     finished = {record.data["attempt"]: record.data for record in run.records("save_finished")}
