@@ -67,6 +67,7 @@ def test_a_save_whose_copy_was_right_is_sealed_whoever_is_killed(make_run: MakeR
     assert [losses(line) for line in run.history()] == [losses(line) for line in undisturbed.history()]
     assert end_state(run) == end_state(undisturbed)
     told("trainers killed 1 ms after a copy's end, whose save was sealed", kills)
+    told("of them whose save was finished after their death", len(finished))
 
 
 def test_a_standby_is_given_the_memory_too(make_run: MakeRun) -> None:
