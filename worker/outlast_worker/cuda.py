@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 
@@ -55,34 +54,33 @@ class _Device:
         self._index = index
         self._side: torch.cuda.Stream | None = None
 
-    def current(self) -> Any:
+    def current(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._index)
 
-    def side(self) -> Any:
+    def side(self) -> torch.cuda.Stream:
         if self._side is None:
             self._side = torch.cuda.Stream(self._index)
         return self._side
 
-    def queue(self, stream: Any, work: Callable[[], None]) -> None:
+    def queue(self, stream: torch.cuda.Stream, work: Callable[[], None]) -> None:
         with torch.cuda.device(self._index), torch.cuda.stream(stream):
             work()
 
-    def mark(self, stream: Any) -> Any:
-        event = torch.cuda.Event(
-            blocking=True
-        )  # who waits for it sleeps, and takes no core from the training
+    def mark(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        # who waits for a blocking one sleeps, and takes no core from the training
+        event = torch.cuda.Event(blocking=True)
         with torch.cuda.device(self._index):
             event.record(stream)
         return event
 
-    def hold(self, stream: Any, event: Any) -> None:
+    def hold(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
         stream.wait_event(event)
 
-    def reach(self, event: Any) -> None:
+    def reach(self, event: torch.cuda.Event) -> None:
         with torch.cuda.device(self._index):
             event.synchronize()
 
-    def used(self, tensor: torch.Tensor, stream: Any) -> None:
+    def used(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
         tensor.record_stream(stream)
 
     def host(self, nbytes: int) -> torch.Tensor:
