@@ -52,10 +52,10 @@ class Saves:
     def state(self) -> State:
         return State(self.buffer.behind[STATE_AT])
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         nothing: Any = lambda *_: None  # noqa: E731
         cost = Cost(1, time.monotonic())
-        begun = self.saves.begin(
+        return self.saves.begin(
             1,
             self._tree,
             self._note,
@@ -65,7 +65,6 @@ class Saves:
             landed=nothing,
             cost=cost,
         )
-        assert begun
 
     def _note(self, planned: Plan, buffer: Buffer) -> memoryview:
         self.states.append(self.state)
@@ -84,7 +83,7 @@ def test_each_optimizer_holds_its_own_stream_back(monkeypatch: pytest.MonkeyPatc
     run = Saves(monkeypatch)
     run.saves._stepped = True
     gate = gated(run.device.side())
-    run.begin()
+    assert run.begin()
     flight = run.saves.flight
     assert flight is not None
     assert flight.meanwhile
@@ -109,7 +108,7 @@ def test_a_copy_counts_for_those_after_us_when_it_has_arrived(
     run = Saves(monkeypatch)
     run.saves._stepped = how != "at once"
     gate = gated(run.device.side() if how == "meanwhile" else run.device.stream)
-    run.begin()
+    assert run.begin()
     flight = run.saves.flight
     assert flight is not None
     assert (flight.compared, flight.meanwhile) == (how == "rehearsed", how == "meanwhile")
@@ -125,3 +124,22 @@ def test_a_copy_counts_for_those_after_us_when_it_has_arrived(
     assert run.states == [State.NONE, State.COPIED]
     assert run.state is State.SEALED
     assert not flight.differed()
+
+
+def test_a_device_that_takes_no_copies_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused at the boundary: the training is told to save by itself, then and from then on."""
+    run = Saves(monkeypatch)
+
+    def refuses(*_: Any) -> None:
+        raise RuntimeError("invalid argument")
+
+    monkeypatch.setattr(Threads, "queue", refuses)
+    assert not run.begin()
+    monkeypatch.undo()
+    monkeypatch.setattr(meanwhile, "devices", lambda: run.device)
+    assert not run.begin()
+    assert run.saves.flight is None
+    assert run.state is State.NONE
+    assert run.said == [
+        "a copy from a device failed: invalid argument; from now on the training waits for each save"
+    ]
