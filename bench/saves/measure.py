@@ -14,6 +14,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ CONTENDERS: dict[str, type[Contender]] = {
 }
 USUAL = (6, 1.0)
 """So many steps, and for so many seconds at least, tell what a step usually takes."""
+
+AFTER = (0.3, 0.8)
+"""Seconds that are looked at once a save is on disk, and as many more a gigabyte: a supervisor verifies it then."""
+
+
+def lost(call: float, during: Sequence[float], around: Sequence[float]) -> float:
+    """Seconds that a save took from the training, by its call, the steps after it, and those around these."""
+    return call + sum(during) - len(during) * statistics.median(around)
 
 
 def training(megabytes: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -110,8 +119,8 @@ class Measured:
         future.result()
         return time.perf_counter() - began
 
-    def saving(self, number: int, window: int) -> tuple[dict[str, float], list[float]]:
-        """One save: seconds of its call, of its stall, until it was on disk; and of so many steps after it."""
+    def saving(self, number: int, after: float) -> tuple[dict[str, float], list[float]]:
+        """One save: seconds of its call, of its stall, until it was on disk; and of the steps until ``after`` that."""
         ended: list[float] = []
         self.contender.tidy(number)
         began = time.perf_counter()
@@ -122,8 +131,7 @@ class Measured:
             return {"call": call, "stall": call, "durable": call, "lost": call}, []
         during = self.steps(1)
         stall = call + self.waited
-        during += self.steps(window - 1)
-        while not future.done():  # longer than those before it
+        while not ended or time.perf_counter() < ended[0] + after:
             during += self.steps(1)
         future.result()
         return {"call": call, "stall": stall, "durable": ended[0] - began}, during
@@ -165,16 +173,16 @@ def main(name: str, folder: Path, megabytes: int, rounds: int, with_memory: bool
     """Measure, and write a line for each save; one more for the memory."""
     measured = Measured(name, folder, megabytes)
     contender = measured.contender
-    slow = [measured.settle(number) for number in range(contender.warm)][-1]
+    for number in range(contender.warm):
+        measured.settle(number)
     before = measured.steps(*USUAL)
-    window = max(4, int((slow * 1.5 + 0.5) / statistics.median(before)))
+    after = AFTER[0] + AFTER[1] * megabytes / 1000
     for number in range(contender.warm, contender.warm + rounds):
-        line, during = measured.saving(number, window)
+        line, during = measured.saving(number, after)
         if during:
-            after = measured.steps(*USUAL)
-            usual = statistics.median(before + after)
-            line["lost"] = line["call"] + sum(during) - len(during) * usual
-            before = after
+            behind = measured.steps(*USUAL)
+            line["lost"] = lost(line["call"], during, before + behind)
+            before = behind
         _write(folder, line)
     if with_memory and not contender.leaves:
         with Memory(contender) as memory:
