@@ -6,21 +6,20 @@ One descriptor at most. Its memory is never mapped here: one byte of it is read,
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from outlast_jobs.buffer_state import State, sealed_size, state_of
 from outlast_jobs.memory import roomy
 
 
-@dataclass
 class KeptBuffer:
     """All calls come from the loop's own thread."""
 
-    fd: int = -1
-    size: int = 0
-    inode: int = 0
-    lent: bool = False
-    """Handed to the running worker, which has not handed it back so far."""
+    def __init__(self) -> None:
+        self.fd = -1
+        self.size = 0
+        self.inode = 0
+        self.lent = False
+        """Handed to the running worker, which has not handed it back so far."""
 
     def take(self, fd: int) -> bool:
         """Keep this one, which is owned from now on; False, and it is closed, where it is no buffer."""
