@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -15,6 +16,7 @@ from outlast_jobs.contract import Env
 from outlast_jobs.finisher import Finished
 
 from . import events as ev
+from . import spawn
 from .chores import Desk, taken_over
 
 _MOST = 1 << 16  # bytes of an answer
@@ -50,8 +52,7 @@ def _asked(desk: Desk, fd: int, attempt: int, seconds: float) -> Finished:
         stdin=subprocess.PIPE,  # it ends when this does
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        # the mark by which whoever comes after us finds it
-        env={**os.environ, Env.RUN_ID: desk.run_id, Env.ATTEMPT: str(attempt)},
+        env=environment(os.environ, desk.run_id, attempt),
         pass_fds=(fd,),
         start_new_session=True,
     )
@@ -64,6 +65,11 @@ def _asked(desk: Desk, fd: int, attempt: int, seconds: float) -> Finished:
         return msgspec.json.decode(answer, type=Finished)
     except ValueError:
         return Finished(why="the process that was to do it ended without an answer")
+
+
+def environment(base: Mapping[str, str], run_id: str, attempt: int) -> dict[str, str]:
+    """Ours without what is said to us alone, and the mark by which whoever comes after us finds it."""
+    return spawn.worker_environment(base, {}, {Env.RUN_ID: run_id, Env.ATTEMPT: str(attempt)})
 
 
 def _read(process: subprocess.Popen[bytes], until: float) -> bytes | None:

@@ -18,7 +18,7 @@ from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor import actions as act
 from outlast_supervisor import events as ev
 from outlast_supervisor.chores import Desk
-from outlast_supervisor.finishing import finish_save
+from outlast_supervisor.finishing import environment, finish_save
 from outlast_supervisor.rules_end import time_to_finish
 from outlast_supervisor.states import Ending, Ledger
 from outlast_supervisor.table import decide
@@ -79,6 +79,14 @@ def test_it_does_not_take_longer_than_it_may(desk: Desk) -> None:
     assert "took longer" in told
     mark = f"OUTLAST_RUN_ID={RUN}".encode()
     wait_until(lambda: not any(mark in _environ(pid) for pid in os.listdir("/proc")), 60, "its end")
+
+
+def test_it_is_taken_for_nobody_else() -> None:
+    """What marks a daemon's supervisor, or speaks to one alone, is not in its environment; the run's own mark is."""
+    base = {"OUTLAST_DAEMON": "x", "NOTIFY_SOCKET": "y", "WATCHDOG_USEC": "1", "PATH": "/bin"}
+    found = environment(base, RUN, 3)
+    assert found.keys() == {"PATH", "PYTHONUNBUFFERED", "OUTLAST_RUN_ID", "OUTLAST_ATTEMPT"}
+    assert (found["OUTLAST_RUN_ID"], found["OUTLAST_ATTEMPT"]) == (RUN, "3")
 
 
 def _environ(pid: str) -> bytes:
