@@ -144,3 +144,15 @@ def test_nothing_is_held_against_noise(
     goals.ratio("lost a save", 20.0, -3.0, "DCP process", unit="ms", at_most=1.0)
     said = capsys.readouterr().out
     assert "not measured: DCP process is within the noise, -3.00 ms" in said
+
+
+def test_one_slow_step_beside_a_save_changes_nothing_of_what_it_cost(
+    results: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is lost is the call, and what the steps after it took longer than steps around them usually do."""
+    monkeypatch.syspath_prepend(str(BENCH / "saves"))
+    lost = importlib.import_module("measure").lost
+    quiet = lost(0.01, [0.12, 0.11, 0.1], [0.1] * 12)
+    assert quiet == pytest.approx(0.04)
+    assert lost(0.01, [0.12, 0.11, 0.1], [0.1] * 11 + [2.0]) == pytest.approx(quiet)
+    assert lost(0.0, [0.2] * 3, [0.2] * 12) == pytest.approx(0.0)
