@@ -139,6 +139,10 @@ class Prefork:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _fork(self) -> None:
+        # It has calls for before and after a fork, and a helper may be about to import it: then only those for after
+        # would come, and complain about a lock that nobody took.
+        import logging  # noqa: F401
+
         if not gc.get_freeze_count():
             gc.freeze()  # or each collection here would write to all pages that we share with the child
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

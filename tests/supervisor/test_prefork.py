@@ -368,3 +368,31 @@ def test_it_dies_with_its_supervisor(tmp_path: Path, when: str) -> None:
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+FORKS_BESIDE_AN_IMPORT = """
+import os, sys, threading
+from outlast_supervisor.prefork import Prefork
+importing, forked = threading.Event(), threading.Event()
+class Slow:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "logging" and threading.current_thread() is not threading.main_thread():
+            importing.set()
+            forked.wait(1)  # as long as the other thread would fork beside this
+sys.meta_path.insert(0, Slow)
+assert "logging" not in sys.modules
+# by then it has what comes after a fork, and did not have what comes before
+os.register_at_fork(before=lambda: (forked.set(), helper.join(20)))
+helper = threading.Thread(target=__import__, args=("logging",))
+helper.start(), importing.wait(20)
+desk = Prefork(lambda fd, call: None, lambda fd: None, print)
+desk._fork()
+desk.close()
+"""
+
+
+def test_a_fork_beside_a_helper_that_imports_is_quiet() -> None:
+    """What a module does before a fork is done for each of which something is done after it."""
+    ended = subprocess.run([sys.executable, "-c", FORKS_BESIDE_AN_IMPORT], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
