@@ -295,11 +295,6 @@ def unkillable(survivors: Survivors, late: Collection[int] = ()) -> list[int]:
     return found
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether somebody stopped a process, so that it does nothing before it is told to go on."""
-    return bool(_states(pid) & {b"T", b"t"})
-
-
 def _states(pid: int) -> set[bytes]:
     """The states of a process's threads."""
     found = set()

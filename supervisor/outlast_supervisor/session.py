@@ -307,7 +307,7 @@ class Session:
             self._look_at = now + self._inbox.poll if self._inbox.poll else None
             self._pulse.submit("requests", lambda: read_requests(self._run))
         self._notices.tick(now)
-        self._next.tick(now, running=bool(self._carrier.worker_pid))
+        self._next.tick(now)
         self._display.stuck = self._pulse.stuck(now)
         self._display.unkillable = self._carrier.unkillable
         self._around.idle(now)

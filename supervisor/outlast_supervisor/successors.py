@@ -1,4 +1,4 @@
-"""Who becomes the next worker: the standby, the process that was forked ahead, or else a new one."""
+"""Who becomes the next worker: the standby, or else a new process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.jobfile import Job
 
 from . import spawn
-from .prefork import Answers, Prefork
 from .standby import Standby
 
 
 class Successors:
-    """The processes that wait to become the worker, as one. All calls come from the loop's own thread."""
+    """The standby, if the job has one, and the way around it. All calls come from the loop's own thread."""
 
     def __init__(
         self,
@@ -26,18 +25,17 @@ class Successors:
     ) -> None:
         self._tell = tell
         self._standby = Standby(attend, neglect, tell, run_id)
-        self._prefork = Prefork(attend, neglect, tell)
 
     # -- what is known -------------------------------------------------------------------------------------
 
     def theirs(self, pid: int) -> bool:
         """Whether a process waits to become the worker: then it is nothing that an attempt left."""
-        return self._prefork.theirs(pid) or self._standby.theirs(pid)
+        return self._standby.theirs(pid)
 
     @property
     def pending(self) -> bool:
         """Whether one still lives."""
-        return self._prefork.pending or self._standby.pending
+        return self._standby.pending
 
     @property
     def ahead(self) -> float:
@@ -50,8 +48,7 @@ class Successors:
 
     def next_due(self) -> float | None:
         """When ``tick`` has something to do."""
-        dues = [self._prefork.next_due(), self._standby.next_due()]
-        return min((due for due in dues if due is not None), default=None)
+        return self._standby.next_due()
 
     # -- making and ending ---------------------------------------------------------------------------------
 
@@ -59,18 +56,16 @@ class Successors:
         """A worker has attached: have a standby for its successor, of the job as it is now."""
         self._standby.want(job, now)
 
-    def tick(self, now: float, running: bool) -> None:
-        """What is due by the clock; ``running``: there is a worker, beside which one is forked ahead."""
+    def tick(self, now: float) -> None:
+        """What is due by the clock."""
         self._standby.tick(now)
-        self._prefork.tick(now, running)
 
     def ended(self, pid: int, code: int) -> bool:
-        """A child of the supervisor ended; whether it was one of these, and not the worker by then."""
-        return self._prefork.ended(pid, code) or self._standby.ended(pid, code)
+        """A child of the supervisor ended; whether it was the standby, and not the worker by then."""
+        return self._standby.ended(pid, code)
 
     def close(self) -> None:
-        """No more of them: the supervisor ends."""
-        self._prefork.close()
+        """No standby any more: the supervisor ends."""
         self._standby.close()
 
     # -- use -----------------------------------------------------------------------------------------------
@@ -86,7 +81,8 @@ class Successors:
         """Start the worker; one of both is called, now or later. The order's descriptors stay open until then."""
 
         def anew(why: str) -> None:
-            self._tell(f"{why}: forking a new process", "debug")
+            if why:
+                self._tell(f"the standby was of no use ({why}): starting a new process", "debug")
             try:
                 worker = spawn.launch(order, log_fd)
             except (OSError, ValueError, subprocess.SubprocessError) as failure:
@@ -94,11 +90,5 @@ class Successors:
             else:
                 went(worker)
 
-        def forked(why: str) -> None:
-            if why:
-                self._tell(f"the standby was of no use ({why}): starting a new process", "debug")
-            if not self._prefork.take(order, log_fd, Answers(went, failed, anew)):
-                anew("none was forked ahead")
-
-        if not self._standby.take(order, job, log_fd, went, forked):
-            forked("")
+        if not self._standby.take(order, job, log_fd, went, anew):
+            anew("")

@@ -203,7 +203,7 @@ def test_a_supervisor_that_lost_the_run_starts_no_more_attempts(make_run: MakeRu
     run.write_job({**BRIEF, "command": ["env", "-i", "sh", "-c", "exec sleep $(cat seconds)", "2"]})
     lost = run.start(wrapper=["unshare", "--mount", "sh", "-c", ISLAND, "sh", str(run.folder)])
     lost.until(lambda: run.attempts() == [1, 2], "the attempt that will be cut off")
-    worker = lost.until(lambda: children(lost.pid), "its worker")[0]
+    (worker,) = lost.until(lambda: children(lost.pid), "its worker")
 
     run.write_job(BRIEF | {"command": ["sh", "-c", "sleep 1000", "3"]})
     owner = run.start()

@@ -70,7 +70,7 @@ def test_a_warning_without_an_answer(make_run: MakeRun, slurm: FakeSlurm, how: s
 
 
 def asking(supervisor: Supervisor) -> list[int]:
-    """The processes of a run that are neither its worker nor the supervisor, nor one that it has forked ahead."""
+    """The processes of a run that are neither its worker nor its supervisor."""
 
     def command(pid: int) -> bytes:
         with contextlib.suppress(OSError):
