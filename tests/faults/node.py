@@ -82,7 +82,15 @@ class Node:
         return self._on.until(lambda: next(iter(children(self._on.pid)), None), f"node {self.name}")
 
     def _still(self) -> bool:
-        return all(_state(pid) in b"TtZX" for pid in self.processes())
+        moving = [pid for pid in self.processes() if _state(pid) not in b"TtZX"]
+        for pid in moving:  # one that was started after the others were looked up
+            kill(pid, signal.SIGSTOP)
+        return all(_state(pid) == b"D" and _holds_up(pid) for pid in moving)
+
+
+def _holds_up(pid: int) -> bool:
+    """Whether a process waits, held in the kernel, for the exec of a child that stands still: vfork(2)."""
+    return any(_state(child) in b"Tt" for child in children(pid))
 
 
 def _space(pid: int) -> str:
