@@ -6,12 +6,8 @@ from collections.abc import Sequence
 
 from outlast_jobs.blocks import Image
 from outlast_jobs.buffer_note import Storage
+from outlast_jobs.checksum import crc32
 from outlast_jobs.nans import has_nan
-
-try:  # several times as fast; where it can't be had the same is slower
-    from zlib_ng.zlib_ng import crc32
-except ImportError:
-    from zlib import crc32
 
 _PIECE = 1 << 20  # checksummed at a time, so that what looks at it next finds it in the processor's cache
 

@@ -28,8 +28,8 @@ from .hooks import Hooks
 from .journaler import Journaler
 from .launch import Launcher, Opened
 from .loop import Loop
+from .standby import Standby
 from .states import Clearing, Ending, State
-from .successors import Successors
 
 # what changes the world outside our processes waits until the records before it are on disk
 _AFTER_JOURNAL = (act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
@@ -52,7 +52,7 @@ class Carrier:
     tell: Callable[[str, str], None]
     finish: Callable[[int, str, bool], None]
     note_data: Callable[[str, dict[str, Any]], dict[str, Any]]
-    successors: Successors
+    standby: Standby
     former: tuple[RunDirectory, str] | None = None  # the run that --fresh took the place of, and its id
     ours: Callable[[int], bool] = lambda pid: False  # whether a child serves us and no attempt
     worker_pid: int = 0
@@ -116,7 +116,7 @@ class Carrier:
         """When a worker whose record is on disk and whose files are open is started: its exec is at its time."""
         if self._ready is None or not self.journaler.settled(self._launch_after):
             return None
-        return self._start_at - self.successors.ahead
+        return self._start_at - self.standby.ahead
 
     def _do(self, action: act.Action) -> None:
         match action:
@@ -221,7 +221,7 @@ class Carrier:
             self._close(opened)
             self.loop.post(ev.SpawnFailed(_told(failure, order.command[0])))
 
-        self.successors.start(order, self.launcher.job, opened.log_fd, went, failed)
+        self.standby.start(order, self.launcher.job, opened.log_fd, went, failed)
 
     def _close(self, opened: Opened) -> None:
         """From a helper, and before it looks whether anybody holds these files."""

@@ -39,9 +39,9 @@ from .options import RunOptions
 from .rules_begin import begin
 from .schedulers.around import around, is_in_slurm
 from .schedulers.watch import Wires
+from .standby import Standby
 from .startup import write_job
 from .states import Ledger, Running, Starting, State
-from .successors import Successors
 
 LOCK_EVERY = 30.0  # seconds between two looks whether the run directory is still the one that we locked
 LISTEN_AFTER = 1.0  # seconds after which requests are looked for, whether or not a worker runs by then
@@ -87,8 +87,8 @@ class Session:
         desk = chores.Desk(run, run_id, self._journaler.note_and_wait, _plain_stats(known), set(known.pins))
         desk.lock_named = lock.is_named
         self._display.taken = lambda: bool(chores.taken_over(desk))
-        self._next = Successors(loop.attend, loop.neglect, self._display.tell, run_id)
-        self._display.standby = self._next.view
+        self._standby = Standby(loop.attend, loop.neglect, self._display.tell, run_id)
+        self._display.standby = self._standby.view
         self._carrier = Carrier(
             loop=loop,
             desk=desk,
@@ -101,7 +101,7 @@ class Session:
             tell=self._display.tell,
             finish=self._finish,
             note_data=self._note_data,
-            successors=self._next,
+            standby=self._standby,
             former=former,
         )
         self._deadlines = Deadlines(launcher, self._carrier.note, loop.post)
@@ -111,7 +111,7 @@ class Session:
         self._display.around = self._around
         know, tell = self._deadlines.know, self._display.tell
         self._notices = Watchers(loop.attend, loop.neglect, know, loop.post, tell)
-        self._carrier.ours = lambda pid: self._notices.theirs(pid) or self._next.theirs(pid)
+        self._carrier.ours = lambda pid: self._notices.theirs(pid) or self._standby.theirs(pid)
         self._asks = Asks(loop, self._carrier, launcher, digests, self._display.manager)
         self._asks.on_adopted, self._asks.on_warned = self._adopted, self._around.warned
         self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
@@ -179,7 +179,7 @@ class Session:
         if self._exit_code is not None:
             return
         self._exit_code = code
-        self._next.close()
+        self._standby.close()
         self._carrier.note(journal.SUPERVISOR_STOPPED, {"code": code, "reason": reason})
         self._finish_by = time.monotonic() + (LAST_WAIT if code == 0 else HOOK_WAIT)
         self._display.tell(reason, "error" if self._is_news(code, reason) else "info")
@@ -201,7 +201,7 @@ class Session:
         helpers = [self._chores, self._pulse]
         if self._exit_code == 0:  # the last generation is verified and pruned after before we go
             helpers.append(self._carrier.verifier)
-        left = self._hooks.pids or self._journaler.waiting or self._next.pending
+        left = self._hooks.pids or self._journaler.waiting or self._standby.pending
         busy = any(helper.pending for helper in helpers) or bool(left)
         if self._journaler.unjournaled or self._pulse.stuck(now) >= STUCK:
             busy = bool(self._hooks.pids)  # nothing is waited for that a dead or full disk holds
@@ -219,7 +219,7 @@ class Session:
         if isinstance(state, Starting):  # only now: it must not delay the worker
             self._watch()
         elif isinstance(state, Running) and state.live.attached:
-            self._next.attached(self._job, time.monotonic())
+            self._standby.want(self._job, time.monotonic())
 
     def _watch(self) -> None:
         if not self._watching:
@@ -237,7 +237,7 @@ class Session:
             return
         hook = self._hooks.ended(pid)
         code = os.waitstatus_to_exitcode(status)
-        if self._next.ended(pid, code):  # first: its last word may be that it is the worker by now
+        if self._standby.ended(pid, code):  # first: its last word may be that it is the worker by now
             return
         if hook is not None:
             self._carrier.note(journal.HOOK, {"name": hook, "code": code})
@@ -307,7 +307,7 @@ class Session:
             self._look_at = now + self._inbox.poll if self._inbox.poll else None
             self._pulse.submit("requests", lambda: read_requests(self._run))
         self._notices.tick(now)
-        self._next.tick(now)
+        self._standby.tick(now)
         self._display.stuck = self._pulse.stuck(now)
         self._display.unkillable = self._carrier.unkillable
         self._around.idle(now)
@@ -323,7 +323,7 @@ class Session:
             self._lease_at,
             self._hooks.next_due(),
             self._notices.next_due(),
-            self._next.next_due(),
+            self._standby.next_due(),
         ]
         if not self._watching:
             dues.append(self._began + LISTEN_AFTER)

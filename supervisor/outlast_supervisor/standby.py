@@ -155,6 +155,37 @@ class Standby:
 
     # -- use -----------------------------------------------------------------------------------------------
 
+    @property
+    def ahead(self) -> float:
+        """Seconds before its exec at which a worker is to be started; a standby takes its place within a moment."""
+        return 0.0 if self.ready else spawn.FORK_AHEAD
+
+    def start(
+        self,
+        order: spawn.Order,
+        job: Job,
+        log_fd: int,
+        went: Callable[[ProcessIdentity], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Start the worker: the standby, or else a new process; one of both is called, now or later.
+
+        The order's descriptors stay open until then.
+        """
+
+        def anew(why: str) -> None:
+            if why:
+                self.tell(f"the standby was of no use ({why}): starting a new process", "debug")
+            try:
+                worker = spawn.launch(order, log_fd)
+            except (OSError, ValueError, subprocess.SubprocessError) as failure:
+                failed(failure)
+            else:
+                went(worker)
+
+        if not self.take(order, job, log_fd, went, anew):
+            anew("")
+
     def take(
         self,
         order: spawn.Order,

@@ -10,15 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from outlast_jobs.blocks import Image
+from outlast_jobs.checksum import crc32
 from outlast_worker.layout import Layout, Storage, View, lay_out
 from outlast_worker.nans import holds_nan
 from outlast_worker.shards import PARTS, Component, Taken
 from outlast_worker.snapshot import has_nan
-
-try:  # several times as fast; where it can't be had the same is slower
-    from zlib_ng.zlib_ng import crc32
-except ImportError:
-    from zlib import crc32
 
 _PIECE = 1 << 20  # what is copied is checksummed while it is still in the processor's cache
 _KEPT = 8  # layouts of so many shards: those of a training stay the same, save after save
