@@ -31,6 +31,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.base = torch.randn(5, 8)
         self.more: dict[str, Any] = {"row": self.base[1], "columns": [self.base[:, 2], 3.5]}
+        self.more |= {"one": torch.ones(3), "another": torch.ones(3), "two": [torch.ones(4)] * 2}
         self.extra: dict[str, Any] = {"note": "a", "numbers": [1, 2.5, None], "shared": [1]}
         self.losses: list[float] = []
         self.step()
@@ -112,6 +113,8 @@ CHANGES: dict[str, Callable[[Training], object]] = {
     "one less": lambda t: t.more.pop("row"),
     "another order": lambda t: t.more.update(row=t.more.pop("row")),
     "elsewhere": lambda t: t.more.update(row=t.more["row"].clone()),
+    "two that are one now": lambda t: t.more.update(another=t.more["one"]),
+    "one that is two now": lambda t: t.more.update(two=[torch.ones(4), torch.ones(4)]),
     "another row": lambda t: t.more.update(row=t.base[2]),
     "another shape": lambda t: t.more.update(row=t.base[1].view(2, 4)),
     "turned": lambda t: t.more.update(row=t.base[1].as_strided((4,), (2,), 8)),
