@@ -219,10 +219,12 @@ def test_a_supervisor_that_lost_the_run_starts_no_more_attempts(make_run: MakeRu
 
 def test_a_supervisor_whose_lock_was_removed_gives_way(make_run: MakeRun) -> None:
     """Where a person removed the lock of a living supervisor, the next start has the run, and the old one ends."""
-    run = make_run({**BRIEF, "command": ["sh", "-c", "exec sleep $(cat seconds)"]})
+    run = make_run(
+        {**BRIEF, "command": ["sh", "-c", "seconds=$(cat seconds); : > read; exec sleep $seconds"]}
+    )
     (run.folder / "seconds").write_text("1000")
     first = run.start()
-    first.worker()
+    run.until((run.folder / "read").exists, "a worker that has read for how long to sleep")
     run.directory.lock.unlink()
     (run.folder / "seconds").write_text("0")
     second = run.start()

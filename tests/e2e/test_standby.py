@@ -48,12 +48,13 @@ def standby(run: Run, state: str, other_than: int = 0) -> int:
 
 
 def facts(run: Run, attempt: int) -> dict[str, Any]:
-    """What the worker of an attempt found when it started; waits for it."""
+    """What the worker of an attempt found when it started; waits for that, and until it heeds a signal."""
 
     def look() -> dict[str, Any] | None:
         if attempt in run.attempts():
-            for line in run.log(attempt).splitlines():
-                if line.startswith("FACTS "):
+            lines = run.log(attempt).splitlines(keepends=True)
+            for line in lines:
+                if line.startswith("FACTS ") and "TOLD\n" in lines:
                     told: dict[str, Any] = json.loads(line.removeprefix("FACTS "))
                     return told
         return None

@@ -180,14 +180,13 @@ def test_a_training_goes_on_unprotected_and_recovers_at_the_next_cadence(
     supervisor = run.start()
     assert supervisor.wait(_PATIENCE) == ExitCode.DONE, run.report()
     trace = (run.folder / "trace").read_text(errors="replace")
-    assert trace.count("(INJECTED)") == len(SAVING), trace
-    fail = [
-        (step, error)
-        for step, call, error in zip((60, 120, 180, 240), SAVING, errors, strict=True)
-        if not (error == "EINTR" and call in DONE_AGAIN)
-    ]
+    # each thread has calls of its own counted, and a save that finds no memory yet is made by the training's
+    failed = re.findall(r"(\w+)(?: resumed>|\().* = -1 (E\w+) .*\(INJECTED\)", trace)
+    assert {(call, error) for call, error in failed} <= set(zip(SAVING, errors, strict=True)), trace
+    assert len(failed) >= len(SAVING), trace
+    fail = [error for call, error in failed if not (error == "EINTR" and call in DONE_AGAIN)]
     told_of = [record.data["reason"] for record in run.records(journal.UNPROTECTED)]
-    assert told_of == [os.strerror(getattr(errno, error)) for _, error in fail], run.report()
+    assert told_of == [os.strerror(getattr(errno, error)) for error in fail], run.report()
     assert len(run.records(journal.PROTECTED)) == len(fail)
     # where an fsync is only done again, that save comes to a rename, and it is that one which fails
     lost = {int(step) for step in re.findall(r'cannot save "step-0*(\d+)\.', run.log())}
@@ -198,4 +197,4 @@ def test_a_training_goes_on_unprotected_and_recovers_at_the_next_cadence(
     assert (run.attempts(), [line["step"] for line in run.history()]) == ([1], list(range(1, 301)))
     assert not any((run.directory.checkpoints / ".writing-0001").iterdir())
     run.nothing_left()
-    told("calls failed in the saves of a training", len(SAVING))
+    told("calls failed in the saves of a training", len(failed))

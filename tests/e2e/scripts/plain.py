@@ -52,6 +52,7 @@ def main() -> None:
     summed = Sum(args.ballast)
     ckpt = Checkpointer(model=None, summed=summed, digest_every=args.digest_every)
     with ckpt:
+        back = time.monotonic()
         for seconds in itertools.cycle(map(float, args.seconds.split(","))):
             step = ckpt.step_count + 1
             if step > args.steps:
@@ -61,7 +62,8 @@ def main() -> None:
             time.sleep(seconds)
             summed.add(step)
             loss = 1 / step if step < args.nan_from else float("nan")
-            ckpt.step(loss=loss, step=step, mono=time.monotonic())
+            ckpt.step(loss=loss, step=step, mono=time.monotonic(), back=back)
+            back = time.monotonic()
     print(f"the sum is {summed.total}", flush=True)
     if Path("export-fails").exists():
         Path("export-fails").unlink()
