@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Struct
 
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import Corrupt, UnknownSchema, UnsafeName
@@ -28,8 +27,7 @@ _DIGEST_LINE = re.compile(rb"([0-9a-f]{64})  index\.json\n")
 
 
 @functools.total_ordering
-@dataclass(frozen=True)
-class GenerationName:
+class GenerationName(Struct, frozen=True):
     """Which step by which attempt. The order is (attempt, step), never name or mtime.
 
     ``final`` marks a second seal of a step which the same attempt had sealed before.
@@ -94,6 +92,8 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_index(index: Index) -> bytes:
     """The bytes of ``index.json``. Refuses what ``decode_index`` would not read back."""
+    import json  # not above: readers of generations do without it
+
     tree = msgspec.to_builtins(index)
     # Not msgspec's encoder: that one writes NaN as null without a word.
     text = json.dumps(tree, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)

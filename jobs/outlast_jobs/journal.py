@@ -8,11 +8,11 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from outlast_jobs import durable
 from outlast_jobs.beneath import open_beneath
@@ -42,8 +42,7 @@ class Record(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.JOURNAL
     data: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Journal:
+class Journal(Struct, frozen=True):
     """All that was recorded, in order, and where a line could not be read: "file:line: why"."""
 
     records: tuple[Record, ...]
@@ -172,8 +171,7 @@ def iter_journal(
             notes.add(None, f"cannot be read: {error}")
 
 
-@dataclass(slots=True)
-class _Notes:
+class _Notes(Struct):
     """Collects what is wrong with one file."""
 
     path: Path

@@ -15,10 +15,10 @@ import os
 import re
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from outlast_jobs import durable, safejson
 from outlast_jobs.contract import Schema
@@ -66,8 +66,7 @@ class Holder(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.LOCK):
         return self.identity.alive() if self.known_here else None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseBusy:
+class LeaseBusy(Struct, frozen=True):
     """Another has the lease; ``holder`` is None where its file does not say who."""
 
     holder: Holder | None
@@ -75,8 +74,7 @@ class LeaseBusy:
     """Seconds after which it is stale if nothing is heard; None for a holder that is seen to live."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """The newest lease file, as looked at."""
 
     number: int

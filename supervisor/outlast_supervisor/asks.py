@@ -6,11 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from outlast_jobs import events as journal
 from outlast_jobs.jobfile import Job, JobFileError, load_job
@@ -193,8 +193,7 @@ class Asks:
         self.on_adopted(fresh)
 
 
-@dataclass(frozen=True)
-class Reloaded:
+class Reloaded(Struct, frozen=True):
     """What came of reading the job file again."""
 
     source: str

@@ -8,8 +8,9 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import Env
@@ -37,8 +38,7 @@ _AFTER_JOURNAL = (act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
 UNKILLABLE_AFTER = 1.0  # seconds in which what was killed ends, unless the kernel holds it
 
 
-@dataclass
-class Carrier:
+class Carrier(Struct):
     """Carries out actions. ``tell`` speaks to people, ``finish`` ends the loop with an exit code."""
 
     loop: Loop

@@ -6,11 +6,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from outlast_jobs import durable, metrics, retention, verify
 from outlast_jobs import events as journal
@@ -32,8 +32,7 @@ _BLOCK = 4096
 Record = Callable[[str, dict[str, Any]], None]
 
 
-@dataclass
-class Desk:
+class Desk(Struct):
     """What the helpers work with. ``record`` returns when the record is on disk: it precedes every change."""
 
     run: RunDirectory

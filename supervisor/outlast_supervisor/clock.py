@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 JUMP_SECONDS = 5.0  # smaller steps are ordinary corrections
 PAUSE_SECONDS = 2.0  # a loop that is merely late on a busy machine is not paused
 
 
-@dataclass
-class Clocks:
+class Clocks(Struct):
     """The last reading of both clocks; ``look`` tells what happened since."""
 
     wall: float

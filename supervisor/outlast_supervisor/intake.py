@@ -7,7 +7,8 @@ import math
 import os
 import selectors
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from outlast_jobs import safejson
 from outlast_jobs.contract import BUFFER_NAME, PROTOCOL, Env, Field
@@ -25,8 +26,7 @@ _NO_REPORTS = {Field.READY, Field.EXIT}  # their step was restored or trained be
 _MAX_SENDERS = 4096  # a worker that forks without end must not fill our memory
 
 
-@dataclass
-class Trainers:
+class Trainers(Struct):
     """The attached trainers of the running attempt, each pinned by a pidfd that tells of its end.
 
     The descriptor is -1 where the kernel has no pidfds: then deaths of children are when to look.

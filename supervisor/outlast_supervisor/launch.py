@@ -8,7 +8,8 @@ import os
 import shlex
 import signal
 import time
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from outlast_jobs import restart
 from outlast_jobs.cadence import SavePolicy
@@ -26,8 +27,7 @@ from .policy import Policy
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """The files of an attempt that is about to be started."""
 
     attempt: int
@@ -43,8 +43,7 @@ class Opened:
         os.close(self.alive_fd)
 
 
-@dataclass
-class Launcher:
+class Launcher(Struct):
     """Launches the worker of a job; the job is replaced when its file is read again."""
 
     run: RunDirectory

@@ -6,8 +6,9 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from outlast_jobs.durable import open_regular
 from outlast_jobs.units import format_size
@@ -17,16 +18,14 @@ _BLOCK = 1 << 16
 _LONGEST_LINE = 1 << 20  # a longer one is shown in pieces
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """A place in the logs of a run: the attempt, and an offset in its file."""
 
     attempt: int
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Some bytes of one attempt's log, and where the next ones begin."""
 
     data: bytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import random
 import selectors
 import signal
 import time
@@ -59,7 +58,6 @@ class Loop:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signal_read, self._signal_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._clocks = Clocks(time.time(), time.monotonic())
-        self._chance = random.Random()
         self._deaths = False
         self._heeded: set[int] = set()
         self._attended: dict[int, Callable[[], None]] = {}
@@ -141,7 +139,7 @@ class Loop:
         """Decide on one event and have it carried out."""
         if self.state is None:
             return
-        ctx = Context(self.policy, time.monotonic(), self._chance.random())
+        ctx = Context(self.policy, time.monotonic(), _chance())
         self.state, actions = decide(self.state, event, ctx)
         self.carry(self.state, actions)
 
@@ -249,3 +247,8 @@ _ORDER = {"attended": 0, "notify": 1, "trainer": 2, "wake": 3, "signals": 4}
 
 def _noted(number: int, frame: FrameType | None) -> None:
     """The byte in the wake-up descriptor says it all."""
+
+
+def _chance() -> float:
+    """Evenly spread over [0, 1), for the jitter of a backoff."""
+    return int.from_bytes(os.urandom(4)) / (1 << 32)

@@ -7,15 +7,14 @@ import contextlib
 import errno
 import os
 import re
-import secrets
-import shutil
 import socket
 import stat
 import struct
-import tempfile
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec import Struct
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4)  # and room for one descriptor
@@ -23,7 +22,7 @@ _LIMIT = 8192  # bytes a datagram; more is cut and then refused
 _PATH_LIMIT = 107  # sun_path of unix(7), less the terminating zero
 _PREFIX = "outlast-"
 _LONGEST = "/outlast-12345678/12345678"
-_NAME = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")  # as mkdtemp makes them
+_NAME = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")  # earlier versions used more than hex digits
 _UNBOUND = 600.0  # seconds after which a folder without a socket gets none any more
 
 
@@ -31,8 +30,7 @@ class NoSocket(OSError):
     """No socket for notifications can be made: the text says where it was tried, and what helps."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """One notification: the sender's pid in our own pid namespace, and its fields.
 
     Whoever takes the message owns the descriptor that came with it, and closes it. It is -1 where there is none.
@@ -48,7 +46,7 @@ class NotifySocket:
 
     def __init__(self) -> None:
         self.folder = Path(_make_folder())
-        self.path = str(self.folder / secrets.token_hex(4))
+        self.path = str(self.folder / _random_name())
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.socket.setblocking(False)
@@ -79,7 +77,7 @@ class NotifySocket:
                 for fd in fds:  # no message that we heed has several
                     os.close(fd)
             else:
-                message = replace(message, fd=fds[0])
+                message = msgspec.structs.replace(message, fd=fds[0])
             if message is None:
                 self.dropped += 1
             else:
@@ -89,7 +87,7 @@ class NotifySocket:
     def close(self) -> None:
         """Remove the socket and its folder; a sender then gets ECONNREFUSED or ENOENT."""
         self.socket.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
 
 
 def sweep_sockets() -> int:
@@ -102,7 +100,7 @@ def sweep_sockets() -> int:
         with contextlib.suppress(OSError), os.scandir(parent) as entries:
             for entry in entries:
                 if _NAME.fullmatch(entry.name) and _abandoned(Path(entry.path)):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    _remove(Path(entry.path))
                     swept += 1
     return swept
 
@@ -141,10 +139,30 @@ def _make_folder() -> str:
     error: OSError = OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     for parent in _parents():
         try:
-            return tempfile.mkdtemp(prefix=_PREFIX, dir=parent)  # mkdtemp gives 0700
+            return _make_in(parent)
         except OSError as found:
             error = found
     raise _no_socket(error)
+
+
+def _make_in(parent: str) -> str:
+    while True:
+        path = f"{parent}/{_PREFIX}{_random_name()}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+            return path
+
+
+def _random_name() -> str:
+    return os.urandom(4).hex()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder and the socket in it; what cannot be removed is left for a later start."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            os.unlink(folder / name)
+        os.rmdir(folder)
 
 
 def _no_socket(error: OSError) -> NoSocket:

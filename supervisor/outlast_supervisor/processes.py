@@ -7,9 +7,10 @@ import errno
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity
@@ -20,8 +21,7 @@ _MAX_ENVIRON = 4 << 20
 _NO_PIDFDS = (errno.ENOSYS, errno.EPERM)  # an old kernel, or a container's filter for system calls
 
 
-@dataclass(frozen=True)
-class Survivors:
+class Survivors(Struct, frozen=True):
     """Processes of an attempt that are alive; roots are those whose parent is not one of them."""
 
     all: tuple[ProcessIdentity, ...]

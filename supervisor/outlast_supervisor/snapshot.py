@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from outlast_jobs.contract import ExitCode
 
@@ -35,8 +36,7 @@ _NAMES: dict[type, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What the state does not hold."""
 
     run_id: str

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from outlast_jobs.beneath import open_append
 from outlast_jobs.contract import Env
@@ -30,8 +31,7 @@ _NOT_INHERITED = (
 )
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(Struct, frozen=True):
     """What is to be launched, and how."""
 
     command: Sequence[str]

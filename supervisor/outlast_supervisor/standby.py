@@ -11,8 +11,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity
@@ -29,8 +30,7 @@ _OURS = frozenset(value for name, value in vars(Env).items() if name.isupper())
 _STUB = "from outlast_worker.standby import main; main()"
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """What a standby is made from; only where this is the same it can be used."""
 
     command: tuple[str, ...]
@@ -54,8 +54,7 @@ def why_useless(made: Recipe, wanted: Recipe) -> str:
     return f"the environment changed: {', '.join(names[:3])}" if names else ""
 
 
-@dataclass
-class _Child:
+class _Child(Struct):
     recipe: Recipe
     process: subprocess.Popen[bytes]
     channel: socket.socket
@@ -65,8 +64,7 @@ class _Child:
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass
-class Standby:
+class Standby(Struct):
     """Makes the standby, hands it its place, ends it. All calls come from the loop's own thread, the main one.
 
     ``attend`` and ``neglect`` have the loop call back when a descriptor can be read; ``tell`` speaks to people.

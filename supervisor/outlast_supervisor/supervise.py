@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import signal
 import sys
 import time
@@ -130,7 +129,7 @@ def preflight(job: Job) -> None:
         raise Refused(ExitCode.USAGE, f'workdir "{job.workdir}" of job "{job.name}" is not a folder')
     path = job.env.get("PATH", os.environ.get("PATH", os.defpath))
     program = job.command[0]
-    found = shutil.which(program, path=path) if "/" not in program else Path(job.workdir, program)
+    found = _in_path(program, path) if "/" not in program else Path(job.workdir, program)
     if found is None or not os.access(found, os.X_OK):
         raise Refused(
             ExitCode.USAGE,
@@ -174,6 +173,15 @@ def _was_queued_again() -> bool:
 
     here = place(os.environ)
     return here.restarts > 0 and not here.by_hand
+
+
+def _in_path(program: str, path: str) -> str | None:
+    """The first file of this name in the folders of PATH that may be executed."""
+    for folder in path.split(os.pathsep):
+        found = os.path.join(folder, program)
+        if os.path.isfile(found) and os.access(found, os.X_OK):
+            return found
+    return None
 
 
 def _outwait(lock: RunLock, busy: Busy, options: RunOptions) -> Held:

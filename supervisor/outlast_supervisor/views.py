@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.units import format_duration, format_size
@@ -19,8 +20,7 @@ HEADINGS = ("AT RISK", "RUN", "STATE", "STEP", "LOSS", "RATE", "LEFT", "SAVED")
 _ENDED = frozenset({"finished", "ended", "stopped", "saved", "done", "held"})
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What is known besides the snapshot."""
 
     now: float  # unix seconds
@@ -32,8 +32,7 @@ class Facts:
     proof: tuple[str, ...] = ()  # what is to be said of the run's proof
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One run: the cells under HEADINGS, what has to be said below them, and how urgent that is."""
 
     cells: tuple[str, ...]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor import views
@@ -109,8 +110,6 @@ def _facts(run: RunDirectory, found: dict[str, Any] | None) -> views.Facts:
 
 
 def _from_journal(run: RunDirectory, facts: views.Facts) -> views.Facts:
-    import dataclasses
-
     from outlast_supervisor.ledger import history_of
 
     try:
@@ -118,7 +117,7 @@ def _from_journal(run: RunDirectory, facts: views.Facts) -> views.Facts:
     except (OSError, ValueError):
         return facts
     held = history.held.reason if history.held else None
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         facts, held=held, done=history.done is not None, attempts=len(history.attempts)
     )
 

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from .. import events as ev
 
@@ -25,8 +26,7 @@ second, and after the save we have to leave, and perhaps to have a job queued ag
 MOST = 64 << 10  # bytes kept of a line without an end
 
 
-@dataclass
-class _Child:
+class _Child(Struct):
     cloud: str
     process: subprocess.Popen[bytes]
     pipe: int
@@ -34,8 +34,7 @@ class _Child:
     rest: bytes = b""
 
 
-@dataclass
-class Watchers:
+class Watchers(Struct):
     """Starts the children, reads them and hands on what they say.
 
     ``attend(fd, callback)`` has the loop call back when a descriptor can be read, ``neglect(fd)`` no longer;

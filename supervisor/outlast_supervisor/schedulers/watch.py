@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from .. import events as ev
 from ..deadlines import Deadlines
@@ -13,8 +14,7 @@ from ..loop import Loop
 from ..states import Ledger
 
 
-@dataclass
-class Wires:
+class Wires(Struct):
     """What a watch is given of the session that it belongs to."""
 
     loop: Loop
