@@ -63,7 +63,7 @@ class Copy:
             self.state["counters"],
             run_id=RUN,
             fields=IndexFields(),
-            images=self.snapshot.images,
+            images=self.snapshot.images(),
             meta=self.outliving.meta,
             began=time.monotonic(),
         ).path

@@ -12,7 +12,8 @@ from tests.worker.test_window import _state as state
 from outlast_worker.buffer import Buffer
 from outlast_worker.imaging import Plan, into, plan
 from outlast_worker.saving import take_state
-from outlast_worker.sources import Mode, place
+from outlast_worker.shards import place
+from outlast_worker.sources import Mode
 from outlast_worker.transfers import Transfers
 
 LATER = 0.2

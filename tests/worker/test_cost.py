@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -93,3 +94,23 @@ def test_the_work_of_each_saving_thread_counts_from_its_beginning() -> None:
     helper.start()
     helper.join()
     assert cost.seconds() > used
+
+
+def test_a_thread_that_waits_for_the_disk_is_hardly_a_saver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On two cores, one of which trains: a thread that works and one that mostly waits take next to nothing."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(time, "thread_time", lambda: worked[threading.get_ident()])
+    worked: dict[int, float] = {}
+    cost = Cost(1, 0.0, clock=lambda: 0.0)
+
+    def saver(seconds: float) -> None:
+        worked[threading.get_ident()] = seconds
+        cost.works()
+
+    for seconds in (1.0, 0.1):
+        held = threading.Barrier(2)
+        thread = threading.Thread(target=lambda s=seconds, h=held: (saver(s), h.wait()))
+        thread.start()
+        held.wait()
+        thread.join()
+    assert 0 < cost.seconds() < 0.06

@@ -61,6 +61,7 @@ class Saves:
             self._note,
             self._write,
             announce=nothing,
+            goes_on=nothing,
             report=nothing,
             landed=nothing,
             cost=cost,

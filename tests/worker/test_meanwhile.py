@@ -11,6 +11,7 @@ from tests.listening import Listener, Zygote
 
 from outlast_jobs.look import Verdict, look
 from outlast_worker.restoring import digest_generation
+from outlast_worker.yielding import beside
 
 SCRIPT = Path(__file__).parent / "scripts" / "changing.py"
 EVERY = 4
@@ -61,6 +62,9 @@ def test_a_state_is_saved_while_the_training_goes_on(run: Listener, late: str) -
     line = next(line for line in output.splitlines() if line.startswith("modes"))
     assert line.count("meanwhile:24") == 5  # six parameters, and three tensors of the optimizer for each
     assert "weights" not in output
+    # the first one, which the training waits for, by all cores, as the last; the others beside the training
+    threads = next(line for line in output.splitlines() if line.startswith("threads")).split()[1:]
+    assert threads == ["None", *[str(beside(1))] * 5, "None"]
     phases = run.values("X_OUTLAST_PHASE")
     assert "train" in phases
     assert len(run.values("X_OUTLAST_SEALED")) == 7

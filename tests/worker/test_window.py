@@ -157,7 +157,7 @@ def test_a_nan_is_found_in_the_copy_of_a_part_alone() -> None:
         taken = take_state(state)
         planned = plan(taken)
         buffer = Buffer(planned.size)
-        copied = into(buffer, planned, Mode.AT_ONCE, {}).images
+        copied = into(buffer, planned, Mode.AT_ONCE, {}).images()
         live = [image_of(taken, number) for number in range(len(taken.shards))]
         found = {_nan_in(copied), _nan_in(live), _streamed(taken)}
         assert len(found) == 1

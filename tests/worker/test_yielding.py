@@ -32,6 +32,17 @@ def can_be_taken_back() -> None:
         pytest.skip("niceness can't be taken back here")
 
 
+@pytest.mark.parametrize(
+    ("cores", "trainers", "savers"), [(2, 1, 1), (2, 2, 1), (8, 2, 6), (8, 8, 1), (4, 32, 1), (64, 1, 63)]
+)
+def test_a_save_beside_a_training_takes_none_of_its_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, trainers: int, savers: int
+) -> None:
+    """As many threads save as the training leaves cores idle, and one where it leaves none."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert yielding.beside(trainers) == savers
+
+
 def test_a_thread_gives_way_with_those_it_starts_while_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Niced however long it takes, with the threads that it starts; at the end as before."""
     found: list[int] = []
@@ -55,7 +66,7 @@ def test_a_thread_gives_way_with_those_it_starts_while_it_gets_on(monkeypatch: p
 
     monkeypatch.setattr(yielding, "waited", lambda: 5.0)
     in_thread(work)
-    assert found == [10, 10, 10, 0]
+    assert found == [19, 19, 19, 0]
     assert nice() == 0
 
 

@@ -17,8 +17,7 @@ import torch
 from outlast_worker.imaging import Plan, plan
 from outlast_worker.layout import Layout
 from outlast_worker.saving import INLINE, take_state
-from outlast_worker.shards import PARTS, Component, Held, Taken
-from outlast_worker.sources import Place
+from outlast_worker.shards import PARTS, Component, Held, Place, Taken
 from outlast_worker.typewalk import TAG, Conversion, join
 
 
@@ -105,7 +104,7 @@ def _mould(state: Mapping[str, Any], planned: Plan) -> _Mould:
 
 def _without_tensors(component: Component) -> tuple[Component, dict[str, Any]]:
     """The component over nothing, and what it had found out about its tensors, which hangs on their facts alone."""
-    component.storage()
+    component.storage(), component.memory(), component.places()  # found out now, for all saves to come
     empty = torch.empty(0)
     members = tuple(Held(m.key, empty, m.reference, m.bucket) for m in component.members)
     found = {name: value for name, value in vars(component).items() if name.startswith("_")}

@@ -59,10 +59,12 @@ class Cost:
         with self._lock:
             stood = self._stood + (0.0 if self._since is None else self._clock() - self._since)
         worked = list(self._worked.values())
-        return stood + delay(sum(worked), len(worked), self._trainers, len(os.sched_getaffinity(0)))
+        busiest = max(worked, default=0.0)
+        savers = sum(worked) / busiest if busiest > 0 else 0.0  # one that waits for the disk is hardly one
+        return stood + delay(sum(worked), savers, self._trainers, len(os.sched_getaffinity(0)))
 
 
-def delay(worked: float, savers: int, trainers: int, cores: int) -> float:
+def delay(worked: float, savers: float, trainers: int, cores: int) -> float:
     """Seconds by which a training falls behind while savers use ``worked`` seconds of processor time beside it.
 
     Each of ``cores`` is shared evenly by the threads that want it. As many savers as there are idle cores take

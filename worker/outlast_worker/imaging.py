@@ -37,7 +37,8 @@ class Plan:
 class Snapshot:
     """A state that is in the buffer, but for what is still to be copied."""
 
-    images: tuple[ShardImage, ...]
+    plan: Plan
+    buffer: Buffer
     meanwhile: tuple[Span, ...]
     """To be copied before the sources change."""
     rehearsed: tuple[Span, ...]
@@ -46,6 +47,14 @@ class Snapshot:
     probe: Probe
     transfers: Transfers
     """What devices copy of it."""
+
+    def images(self) -> tuple[ShardImage, ...]:
+        """The files as they will be written, once all is there."""
+        plan, view = self.plan, self.buffer.view
+        each = zip(plan.layouts, plan.taken.shards, plan.starts, strict=False)
+        return tuple(
+            ShardImage(layout, components, view[at : at + layout.size]) for layout, components, at in each
+        )
 
 
 def plan(taken: Taken) -> Plan:
@@ -95,15 +104,10 @@ def into(
         transfers.begin(mode)
     probe = Probe(meanwhile if mode is Mode.MEANWHILE else (), random.Random())
     copy_now(now if mode is Mode.MEANWHILE else [*now, *meanwhile])
-    images = tuple(
-        ShardImage(layout, components, buffer.view[start : start + layout.size])
-        for layout, components, start in zip(
-            planned.layouts, planned.taken.shards, planned.starts, strict=False
-        )
-    )
     rehearsing = mode is Mode.REHEARSED
     return Snapshot(
-        images,
+        planned,
+        buffer,
         () if rehearsing else tuple(meanwhile),
         tuple(meanwhile) if rehearsing else (),
         tuple(watched),

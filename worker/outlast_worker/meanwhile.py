@@ -16,7 +16,8 @@ from outlast_worker.imaging import Plan, Snapshot, into
 from outlast_worker.layout import NoLayout
 from outlast_worker.outliving import Outliving
 from outlast_worker.saving import Saved
-from outlast_worker.sources import Mode, Place, Sources, Trust
+from outlast_worker.shards import Place
+from outlast_worker.sources import Mode, Sources, Trust
 from outlast_worker.transfers import Transfers
 
 Write = Callable[[Plan, Snapshot, memoryview | None, Callable[[], None], Callable[[int], None]], Saved]
@@ -70,6 +71,7 @@ class Meanwhile:
         write: Write,
         *,
         announce: Callable[[], None],
+        goes_on: Callable[[], None],
         report: Callable[[int], None],
         landed: Callable[[Outcome], None],
         cost: Cost,
@@ -109,6 +111,7 @@ class Meanwhile:
             self._crew,
             cost,
         )
+        goes_on()  # said before there is a thread more: it would take its turn while this one tells
         try:
             flight.start()
         except RuntimeError:  # no more threads for us

@@ -17,8 +17,7 @@ from outlast_worker.image import ShardImage
 from outlast_worker.linking import Links
 from outlast_worker.ptfile import require_safe_loader
 from outlast_worker.restoring import read_files
-from outlast_worker.shards import MAX_SHARD_BYTES, Taken, take_out
-from outlast_worker.sources import Place, place
+from outlast_worker.shards import MAX_SHARD_BYTES, Place, Taken, place, take_out
 from outlast_worker.typewalk import loadable
 from outlast_worker.writing import write_files
 
@@ -135,8 +134,11 @@ def seal_taken(
     digest: str | None = None,
     began: float,
     links: Links | None = None,
+    threads: int | None = None,
 ) -> Saved:
     """Write what was taken, from ``images`` and ``meta`` where given, and seal it; as `save_generation` says.
+
+    With so many ``threads`` at the most; as many as there are cores otherwise.
 
     What ``before_seal`` raises, once all files are written, ends the save; it is told whether a part holds a NaN,
     which makes the generation unhealthy. ``began`` is on the monotonic clock.
@@ -144,7 +146,7 @@ def seal_taken(
     sealer = Sealer(checkpoints, name.attempt, name, progress=progress)
     sealer.begin()
     try:
-        nan = write_files(sealer, taken, images, meta, links)
+        nan = write_files(sealer, taken, images, meta, links, threads)
         if before_seal is not None:
             before_seal(sealer, nan)
         fields = replace(fields, healthy=fields.healthy and not nan)

@@ -23,12 +23,13 @@ from outlast_worker.cost import Cost
 from outlast_worker.flight import Outcome
 from outlast_worker.imaging import Plan, Snapshot
 from outlast_worker.linking import Links
-from outlast_worker.meanwhile import Meanwhile
+from outlast_worker.meanwhile import Meanwhile, devices
 from outlast_worker.notify import Notifier
 from outlast_worker.noting import fill, note_down
 from outlast_worker.saving import IndexFields, Saved, index_of, save_generation, seal_taken
-from outlast_worker.sources import Place
+from outlast_worker.shards import Place
 from outlast_worker.space import shortage
+from outlast_worker.yielding import beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,19 @@ class Seals:
         return True
 
     def begin(
-        self, state: dict[str, Any], *, reason: str, sick: bool, before: Callable[[], None], since: float
+        self,
+        state: dict[str, Any],
+        *,
+        reason: str,
+        sick: bool,
+        before: Callable[[], None],
+        since: float,
+        goes_on: Callable[[], None],
     ) -> bool:
         """Seal this state while the training goes on; False where `seal` has to do it. `before` is done first.
 
-        ``since`` is when the training stopped for it, on the monotonic clock.
+        ``since`` is when the training stopped for it, on the monotonic clock; ``goes_on`` is called when it need
+        not any longer.
         What comes of it is told to the supervisor at once, and to the training by `settle`.
         """
         if self._is_first():  # that one is loaded back, and held against the state itself
@@ -110,7 +119,9 @@ class Seals:
         counters = dict(state["counters"])
         name = GenerationName(counters["step"], self._context.attempt)
         started = time.monotonic()
-        cost = Cost(torch.get_num_threads(), since)
+        # a training on another device leaves the processor's cores to who wants them
+        trainers = torch.get_num_threads() if devices() is None else 1
+        cost = Cost(trainers, since)
 
         def note(planned: Plan, buffer: Buffer) -> memoryview | None:
             fill(planned, buffer)
@@ -148,12 +159,13 @@ class Seals:
                 counters,
                 run_id=self._context.run_id,
                 fields=self._fields(reason, healthy=not sick, final=False),
-                images=snapshot.images,
+                images=snapshot.images(),
                 meta=meta,
                 progress=progress,
                 before_seal=right,
                 began=started,
                 links=self._links,
+                threads=beside(trainers),
             )
 
         def landed(outcome: Outcome) -> None:
@@ -168,6 +180,7 @@ class Seals:
             note,
             write,
             announce=lambda: self._notifier.send({Field.PHASE: Phase.SAVE}, important=True),
+            goes_on=goes_on,
             report=lambda written: self._notifier.send({Field.SAVING: written}),
             landed=landed,
             cost=cost,

@@ -225,9 +225,13 @@ class Session:
         self._last_step, self._last_time = step, time.monotonic()
         state = capture()
         if go_on and self.seals.begin(
-            state, reason=reason, sick=sick, before=self._sync, since=self._last_time
+            state,
+            reason=reason,
+            sick=sick,
+            before=self._sync,
+            since=self._last_time,
+            goes_on=lambda: self._announce(self.phases.current),
         ):
-            self._announce(self.phases.current)
             return True
         self.seals.meanwhile.redo = None
         self._sync()

@@ -10,8 +10,9 @@ import collections
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
 import torch
 
 from outlast_worker.layout import Storage, View
@@ -19,13 +20,14 @@ from outlast_worker.typewalk import TAG, join
 
 MAX_SHARD_BYTES = 512 << 20
 PARTS = "parts"
+Place: TypeAlias = tuple[Any, ...]
+"""What makes two tensors the same in memory."""
 Apart = Callable[[torch.Tensor], bool]
 """Whether a tensor belongs into shards of another kind."""
 SPLIT_FROM_BYTES = 16 << 10  # a state larger than this is saved in at least two shards
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(msgspec.Struct, frozen=True, eq=False):
     """A tensor that was taken out of the tree, and the reference that stands there now."""
 
     key: str
@@ -35,9 +37,11 @@ class Held:
     """The entry of the state under which it stood."""
 
 
-@dataclass(frozen=True)
-class Component:
-    """Tensors that must stay together since they overlap in memory; ``size`` is what they take in a file."""
+class Component(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """Tensors that must stay together since they overlap in memory; ``size`` is what they take in a file.
+
+    What is found out about them is kept, and hangs on nothing but where each lies and as what.
+    """
 
     members: tuple[Held, ...]
     size: int
@@ -65,6 +69,18 @@ class Component:
 
     def memory(self) -> int | None:
         """Where the bytes of that storage lie already, in this process; None where they have to be made."""
+        return self._address
+
+    def places(self) -> tuple[Place, ...]:
+        """Where each of the tensors lies."""
+        return self._places
+
+    @functools.cached_property
+    def _places(self) -> tuple[Place, ...]:
+        return tuple(place(member.tensor) for member in self.members)
+
+    @functools.cached_property
+    def _address(self) -> int | None:
         first = self.members[0].tensor
         if first.device.type != "cpu" or self._compact:
             return None
@@ -152,6 +168,11 @@ class Taken:
         """The keys of one shard in the order of the tree, which people find again, and not by size."""
         members = [m for component in self.shards[shard] for m in component.members]
         return [m.key for m in sorted(members, key=lambda m: m.reference["n"])]
+
+
+def place(tensor: torch.Tensor) -> Place:
+    """Where a tensor lies, and as what."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
 def take_out(

@@ -9,14 +9,11 @@ from __future__ import annotations
 import enum
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
 
 import torch
 
-from outlast_worker.shards import Component
+from outlast_worker.shards import Component, Place, place
 
-Place: TypeAlias = tuple[Any, ...]
-"""What makes two tensors the same in memory."""
 REHEARSALS = 3
 """So many saves of an attempt are copied at the boundary and compared before the next update."""
 CHECK_EVERY = 50
@@ -121,20 +118,15 @@ def watched_by(component: Component, movable: dict[Place, torch.Tensor]) -> list
         return None
     storage = component.storage().nbytes
     found = []
-    for member in component.members:
+    for member, where in zip(component.members, component.places(), strict=True):
         tensor = member.tensor
         if tensor.numel() == 0 or tensor.untyped_storage().nbytes() != storage:
             return None  # part of a larger memory, of which something else may be in use
-        owner = movable.get(place(tensor))
+        owner = movable.get(where)
         if owner is None:
             return None
-        found += [owner, tensor]
+        found += [owner] if owner is tensor else [owner, tensor]
     return found
-
-
-def place(tensor: torch.Tensor) -> Place:
-    """Where a tensor lies, and as what."""
-    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
 def _plain(tensor: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ import ctypes
 import random
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -23,8 +23,7 @@ _SAMPLE = 32  # bytes
 _MOST = 64  # of one span
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Bytes to copy: from where to where, and the tensor whose memory they are."""
 
     source: int
@@ -33,8 +32,7 @@ class Span:
     tensor: torch.Tensor
 
 
-@dataclass(frozen=True)
-class Watched:
+class Watched(NamedTuple):
     """A tensor that may not change, and its version at the boundary."""
 
     tensor: torch.Tensor
@@ -54,11 +52,13 @@ class Copying:
     """Spans on their way into the buffer. Any number of threads may carry them."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        self._left = [
-            (span.source + at, span.target + at, min(_PIECE, span.nbytes - at))
-            for span in reversed(spans)
-            for at in reversed(range(0, span.nbytes, _PIECE))
-        ]
+        self._left: list[tuple[int, int, int]] = []
+        for source, target, nbytes, _ in reversed(spans):
+            if nbytes <= _PIECE:
+                self._left += [(source, target, nbytes)] if nbytes else []
+            else:
+                at = reversed(range(0, nbytes, _PIECE))
+                self._left += [(source + n, target + n, min(_PIECE, nbytes - n)) for n in at]
         self._kept = list(spans)  # their tensors keep the memory
         self._open = len(self._left)
         self._lock = threading.Lock()
@@ -121,12 +121,13 @@ class Probe:
         each = min(max(SAMPLES // max(len(spans), 1), 1), _MOST)
         self._seen: list[tuple[int, bytes, torch.Tensor]] = []
         bits = chance.getrandbits
-        for span in spans:
-            size = min(_SAMPLE, span.nbytes)
-            last = span.nbytes - size
-            ends = (0, last) if each > 1 else ()
-            for at in (*ends, *(bits(62) % (last + 1) for _ in range(each - len(ends)))) if SAMPLES else ():
-                self._seen.append((span.target + at, ctypes.string_at(span.source + at, size), span.tensor))
+        for source, target, nbytes, tensor in spans if SAMPLES else ():
+            size = min(_SAMPLE, nbytes)
+            last = nbytes - size
+            places = [bits(62) % (last + 1)] if each == 1 else [0, last]
+            places += [bits(62) % (last + 1) for _ in range(each - len(places))]
+            for at in places:
+                self._seen.append((target + at, ctypes.string_at(source + at, size), tensor))
 
     def found_again(self) -> bool:
         """Whether they stand in the copy."""

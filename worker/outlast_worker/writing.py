@@ -34,6 +34,7 @@ def write_files(
     images: Sequence[ShardImage | None] = (),
     meta: memoryview | None = None,
     links: Links | None = None,
+    threads: int | None = None,
 ) -> bool:
     """Write all shards, from ``images`` where they are given, and ``meta.pt``; what the disk says is raised.
 
@@ -54,7 +55,7 @@ def write_files(
             sealer.add(names[number], image)
         nan[number] = image.nan
 
-    side_by_side([lambda number=number: write(number) for number in range(len(names))])  # type: ignore[misc]
+    side_by_side([lambda number=number: write(number) for number in range(len(names))], threads)  # type: ignore[misc]
     if meta is None:
         _add(sealer, META, meta_of(taken))
     else:
@@ -70,8 +71,8 @@ def image_of(taken: Taken, number: int) -> ShardImage | None:
         return None
 
 
-def side_by_side(jobs: Sequence[Callable[[], None]]) -> None:
-    """Do all, as many at a time as there are cores for us; of several errors the first is raised.
+def side_by_side(jobs: Sequence[Callable[[], None]], threads: int | None = None) -> None:
+    """Do all, ``threads`` or as many as there are cores for us at a time; of several errors the first is raised.
 
     After an error no further job is begun. The calling thread does its share.
     """
@@ -89,7 +90,7 @@ def side_by_side(jobs: Sequence[Callable[[], None]]) -> None:
             except BaseException as error:  # raised by the caller, whose failure it is
                 errors.append(error)
 
-    count = min(len(jobs), len(os.sched_getaffinity(0)))
+    count = min(len(jobs), threads or len(os.sched_getaffinity(0)))
     helpers = []
     with contextlib.suppress(RuntimeError):  # no more threads for us: then one does it all
         for _ in range(count - 1):

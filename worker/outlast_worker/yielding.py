@@ -11,7 +11,15 @@ STARVED_FOR = 0.1
 YIELDS_FOR = 0.1
 """Seconds for which it gives way where the system does not tell how long it waited."""
 
-_NICE = 10
+_NICE = 19
+
+
+def beside(trainers: int) -> int:
+    """How many threads may save beside so many that train, and take no core from them; one at the least.
+
+    One more than there are cores costs the training more than its share: it waits now here, now there.
+    """
+    return max(len(os.sched_getaffinity(0)) - trainers, 1)
 
 
 class Yielding:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from outlast_worker import Checkpointer, flight, imaging, meanwhile, sources, window
+from outlast_worker import Checkpointer, flight, imaging, meanwhile, sources, window, writing
 from outlast_worker.digest import state_sha256
 from outlast_worker.snapshot import clone
 
@@ -21,7 +21,13 @@ sources.REHEARSALS = int(os.environ.get("REHEARSALS", "0"))
 sources.CHECK_EVERY = int(os.environ.get("CHECKED", "50"))
 window.SAMPLES = int(os.environ.get("SAMPLES", "500"))
 modes: list[str] = []
-_into, _run = imaging.into, flight.Flight._run
+_into, _run, _side_by_side = imaging.into, flight.Flight._run, writing.side_by_side
+threads: list[str] = []
+
+
+def side_by_side(jobs: Any, most: int | None = None) -> None:
+    threads.append(str(most))
+    _side_by_side(jobs, most)
 
 
 def into(buffer: Any, planned: Any, mode: Any, movable: Any, transfers: Any) -> Any:
@@ -85,6 +91,7 @@ SLOW = int(os.environ.get("SLOW", "0"))
 if SLOW:
     flight.Flight._confirmed = slowly  # type: ignore[method-assign]
 meanwhile.into = into
+writing.side_by_side = side_by_side
 if LATE != "0":
     flight.Flight._run = as_late_as_can_be if LATE == "1" else after_the_change  # type: ignore[method-assign]
     flight.Flight._confirmed = confirmed  # type: ignore[method-assign]
@@ -200,5 +207,6 @@ with ckpt, open("states", "a") as states:
         let_it_write()
         time.sleep(0.5 if at == SLOW else 0.0)
 print("modes", *modes, flush=True)
+print("threads", *threads, flush=True)
 if device is not None and (made := ckpt._session and ckpt._session.seals.meanwhile.buffers._ready):
     print("pinned:", made.pinned)
