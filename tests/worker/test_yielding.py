@@ -95,7 +95,7 @@ def test_a_thread_that_gets_no_processor_goes_on_as_anybody() -> None:
             in_thread(work)
         finally:
             other.kill()
-    assert found == [10, 0]
+    assert found == [19, 0]
 
 
 def test_where_nothing_is_counted_a_time_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_where_nothing_is_counted_a_time_is_the_limit(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(yielding, "waited", lambda: None)
     in_thread(work)
-    assert found == [10, 0]
+    assert found == [19, 0]
 
 
 def test_where_niceness_can_not_be_taken_back_none_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
