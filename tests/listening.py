@@ -85,7 +85,7 @@ print("after", ckpt.step_count, ckpt.epoch, ckpt.batch_in_epoch, flush=True)
 _ZYGOTE = """
 import atexit, json, os, runpy, signal, sys, threading, traceback
 import numpy, torch, torch._dynamo
-import outlast_worker.checkpointer
+import outlast_worker.checkpointer, outlast_worker.session
 for line in sys.stdin:
     asked = json.loads(line)
     if asked.get("wait"):

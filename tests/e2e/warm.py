@@ -17,7 +17,7 @@ _SHIM = Path(__file__).parent / "scripts" / "warm_start.py"
 _SERVER = """
 import atexit, json, os, runpy, signal, socket, sys, threading, traceback
 import numpy, torch, torch._dynamo
-import outlast_worker.checkpointer, outlast_worker.batches
+import outlast_worker.checkpointer, outlast_worker.batches, outlast_worker.session
 
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[1])

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from outlast_jobs.contract import ExitCode, Phase
+from outlast_jobs.contract import Env, ExitCode, Phase
 from outlast_worker.batches import as_batches
-from outlast_worker.boundary import GO_ON, at_boundary, in_poll
 from outlast_worker.context import RunContext
 from outlast_worker.feed import Feed
-from outlast_worker.fingerprint import code_identity, fingerprint
 from outlast_worker.ledger import Ledger, Record
 from outlast_worker.losses import loss_reading, reading
 from outlast_worker.metrics import RESERVED
 from outlast_worker.parts import Parts
 from outlast_worker.phases import phase_named
-from outlast_worker.proofing import Order, Proof, take
 from outlast_worker.rng import capture_rng_state, restore_rng_state, rng_digests
-from outlast_worker.saving import check_state
-from outlast_worker.sealing import Descriptions
-from outlast_worker.session import RestoreNotHonoured, Session, say
 from outlast_worker.snapshot import clone
 from outlast_worker.state import TrainingState
+
+if TYPE_CHECKING:
+    from outlast_worker.proofing import Proof
+    from outlast_worker.session import Session
 
 
 class Checkpointer:
@@ -64,10 +63,11 @@ class Checkpointer:
         self._session: Session | None = None
         self._proof: Proof | None = None
         if context is not None:
+            # With all that saving takes: from here on nothing is imported, be the file system gone or the time short.
+            from outlast_worker.session import Session, say
+
             self._session = Session(context, every_steps, every_seconds)
-            if (order := Order.from_env()) is not None:
-                take()
-                self._proof = Proof(order, {**named, "data": data}, self.extra, lambda: [self])
+            self._proof = self._proof_asked({**named, "data": data})
             self._read_generation(self._session)
             if model is not None and not self._groups:
                 say(
@@ -208,6 +208,8 @@ class Checkpointer:
         session = self._session
         if session is None:
             return
+        from outlast_worker.boundary import in_poll
+
         copy = self._boundary_copy
         decision = session.settled(
             lambda: in_poll(session.facts(self.step_count, finished=False), copy is not None)
@@ -228,6 +230,18 @@ class Checkpointer:
 
     # --- inside ---
 
+    def _proof_asked(self, parts: dict[str, Any]) -> Proof | None:
+        """The proof run that this is one of."""
+        if not os.environ.get(Env.RECORD):
+            return None
+        from outlast_worker.proofing import Order, Proof, take
+
+        order = Order.from_env()
+        if order is None:
+            return None
+        take()
+        return Proof(order, parts, self.extra, lambda: [self])
+
     def _read_generation(self, session: Session) -> None:
         with session.reporting(0):
             loaded = session.load()
@@ -237,6 +251,10 @@ class Checkpointer:
                 self._state.restore_extra(loaded.state)
 
     def _attach(self, session: Session) -> None:
+        from outlast_worker.fingerprint import code_identity, fingerprint
+        from outlast_worker.saving import check_state
+        from outlast_worker.sealing import Descriptions
+
         session.attach()
         session.before_leaving = self._feed.close
         drift: list[str] = []
@@ -267,6 +285,8 @@ class Checkpointer:
     def _act(self) -> None:
         """What this boundary asks for, under a supervisor."""
         if self._session is not None:
+            from outlast_worker.boundary import GO_ON, at_boundary
+
             finished = self._total is not None and self.step_count >= self._total
             finished = finished or (self._proof is not None and self._proof.ends_at(self.step_count))
             session, step = self._session, self.step_count
@@ -311,6 +331,8 @@ class Checkpointer:
                 step, self._capture, reason="the end of training", final=True, sick=self._sick()
             )
             if not sealed:
+                from outlast_worker.session import say
+
                 say(f"the last generation could not be saved, exit code {int(ExitCode.CANNOT_WRITE)}")
                 raise SystemExit(int(ExitCode.CANNOT_WRITE))
         session.done(step)
@@ -329,6 +351,8 @@ class Checkpointer:
             self._ledger.flush()
         if isinstance(error, SystemExit) and error.code in _OWN_EXITS:
             if error.code in (None, 0):
+                from outlast_worker.session import say
+
                 say(f"the script exited in the middle, at step {self.step_count}: the run is not done")
         else:
             session.failed(error, self.step_count)
@@ -343,6 +367,8 @@ class Checkpointer:
         )
         if self._session is not None:
             self._session.refuse(why)
+        from outlast_worker.session import RestoreNotHonoured
+
         raise RestoreNotHonoured(why)
 
     def _rng_loss_allowed(self) -> bool:

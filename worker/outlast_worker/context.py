@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from outlast_jobs.cadence import SavePolicy
 from outlast_jobs.contract import Env
+
+if TYPE_CHECKING:
+    from outlast_jobs.cadence import SavePolicy
 
 RECORD_IDS = "OUTLAST_RECORD_IDS"
 """Set to 1, metrics list the ids of every step's samples instead of a digest of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunContext:
+class RunContext(NamedTuple):
     """The run and the attempt that this process trains for."""
 
     run: Path
@@ -69,6 +70,10 @@ class RunContext:
 
     def policy(self, every_steps: int | None, every_seconds: float | None) -> SavePolicy:
         """The cadence: the job's word, and the script's where the job has none."""
+        from outlast_jobs.cadence import (
+            SavePolicy,  # with msgspec, which a run without supervisor has no use for
+        )
+
         return SavePolicy(
             every_steps=self.every_steps if self.every_steps is not None else every_steps,
             every_seconds=self.every_seconds if self.every_seconds is not None else every_seconds,

@@ -15,8 +15,7 @@ import itertools
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -94,8 +93,7 @@ def by_name(tree: Any) -> Any:
     return result
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One record of the digest."""
 
     path: tuple[bytes, ...]

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from outlast_worker.losses import Deferred, LossHistory, Value, is_ready, settled
 
 
-@dataclass(slots=True)
 class Record:
     """One step: its loss, the script's own fields, and what else belongs in its line."""
 
-    step: int
-    loss: float | Deferred | None
-    fields: dict[str, Value | Deferred] = field(default_factory=dict)
-    rates: list[Value | Deferred] = field(default_factory=list)
-    rest: dict[str, Any] = field(default_factory=dict)
+    __slots__ = ("fields", "loss", "rates", "rest", "step")
+
+    def __init__(
+        self,
+        step: int,
+        loss: float | Deferred | None,
+        fields: dict[str, Value | Deferred] | None = None,
+        rates: list[Value | Deferred] | None = None,
+    ) -> None:
+        self.step = step
+        self.loss = loss
+        self.fields = fields or {}
+        self.rates = rates or []
+        self.rest: dict[str, Any] = {}
 
     @property
     def ready(self) -> bool:

@@ -15,9 +15,8 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.utils.data
 
@@ -72,8 +71,7 @@ def _preload_torch() -> None:
 # --- inside a loader process --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class LoaderInit:
+class LoaderInit(NamedTuple):
     """Runs first in every loader process."""
 
     trainer: int

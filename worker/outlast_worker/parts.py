@@ -6,8 +6,7 @@ import collections
 import copy
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -117,8 +116,7 @@ def _kind_of(name: str, value: Any) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Handler:
+class _Handler(NamedTuple):
     accepts: Callable[[Any], bool]
     capture: Callable[[Any], Any]
     restore: Callable[[Any, Any], None]

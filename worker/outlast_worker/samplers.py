@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +24,7 @@ class Draw(NamedTuple):
     ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, order=True)
-class Position:
+class Position(NamedTuple):
     """A place between two batches. It is kept in samples, so that it outlives a change of the batch size."""
 
     epoch: int = 0

@@ -14,6 +14,8 @@ from typing import Any
 
 from outlast_jobs.pythoncommand import PythonCommand
 
+_OURS = ("outlast_worker.checkpointer", "outlast_worker.session", "outlast_worker.batches", "numpy.random")
+"""What a worker under a supervisor imports of us, and what that needs as it is entered."""
 _STREAMS = ("random", "numpy.random", "torch")
 
 
@@ -32,7 +34,7 @@ def warm(preload: Sequence[str]) -> None:
         importlib.import_module(name)
         streams.hold(f"importing {name}")
     if "torch" in sys.modules:
-        for name in ("outlast_worker.checkpointer", "outlast_worker.batches", "outlast_worker.ptread"):
+        for name in _OURS:
             importlib.import_module(name)
         _one_step()
         streams.hold("a step of an optimizer")
