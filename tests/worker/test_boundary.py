@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
+import msgspec
 import pytest
 
 from outlast_worker.boundary import GO_ON, Decision, Facts, at_boundary, in_poll
@@ -34,27 +34,27 @@ UNTRAINED = Facts(step=5, restored_step=5)
 )
 def test_each_boundary_has_one_decision(changes: dict[str, object], decision: Decision) -> None:
     """One save answers the end, a stop, a request and the cadence; a stop leaves after it."""
-    assert at_boundary(dataclasses.replace(TRAINED, **changes)) == decision
+    assert at_boundary(msgspec.structs.replace(TRAINED, **changes)) == decision
 
 
 def test_stop_before_any_step_leaves_without_a_save() -> None:
     """Told to stop before a step was trained since the restore, there is nothing to save yet."""
     for decide in (at_boundary, lambda facts: in_poll(facts, False), lambda facts: in_poll(facts, True)):
-        decision = decide(dataclasses.replace(UNTRAINED, stop="SIGTERM"))
+        decision = decide(msgspec.structs.replace(UNTRAINED, stop="SIGTERM"))
         assert decision == Decision(leave="SIGTERM, nothing to save yet")
 
 
 def test_poll_without_a_snapshot_waits_for_the_boundary() -> None:
     """Between boundaries the live state is never saved: only a copy of the last boundary is."""
     for changes in ({"stop": "SIGTERM"}, {"asked": True}, {"due": "every 600 s"}):
-        facts = dataclasses.replace(TRAINED, **changes)
+        facts = msgspec.structs.replace(TRAINED, **changes)
         assert in_poll(facts, has_snapshot=False) == GO_ON
         assert in_poll(facts, has_snapshot=True).seal is not None
 
 
 def test_poll_leaves_at_once_where_the_last_boundary_is_sealed() -> None:
     """A stop in an evaluation whose boundary is already safe needs no second save."""
-    facts = dataclasses.replace(TRAINED, stop="SIGTERM", sealed_step=7)
+    facts = msgspec.structs.replace(TRAINED, stop="SIGTERM", sealed_step=7)
     assert in_poll(facts, has_snapshot=False) == Decision(leave="SIGTERM")
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct, structs
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What is known at a boundary."""
 
     step: int
@@ -34,8 +33,7 @@ class Facts:
         return self.finalised or self.sealed_step == self.step
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What to do, and why."""
 
     seal: str | None = None
@@ -72,5 +70,5 @@ def in_poll(facts: Facts, has_snapshot: bool) -> Decision:
 
     Without one the boundary has to be waited for: the state in memory may belong to half a step.
     """
-    decision = at_boundary(replace(facts, finished=False))
+    decision = at_boundary(structs.replace(facts, finished=False))
     return decision if decision.seal is None or has_snapshot else GO_ON

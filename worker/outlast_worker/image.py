@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 
 from outlast_jobs.blocks import Image
 from outlast_jobs.checksum import crc32
@@ -35,8 +35,7 @@ def layout_of(taken: Taken, shard: int) -> Layout:
     return found
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A stretch of the file: a piece, or the bytes of a storage."""
 
     start: int

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from outlast_jobs.buffer_note import File, index_of, read_note
 from outlast_jobs.buffer_state import State, sealed_size, state_of
@@ -15,8 +16,7 @@ from outlast_jobs.generation import GenerationName
 _ADDRESS = re.compile(r"([0-9]{1,9}):([0-9]{1,20})")
 
 
-@dataclass
-class Inherited:
+class Inherited(Struct):
     """The descriptor of a buffer, and the files in it. What they hold is believed only by the digests on disk."""
 
     fd: int

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import IO, Any, cast
 
 import torch
+from msgspec import Struct
 
 _DESCRIPTOR = b"PK\x07\x08"  # a zip's data descriptor; four bytes of crc32 follow
 _ENTRY = b"PK\x01\x02"  # an entry of a zip's directory
@@ -29,8 +29,7 @@ class NoLayout(Exception):
     """This torch does not write a file that can be laid out beforehand; stream it."""
 
 
-@dataclass(frozen=True)
-class View:
+class View(Struct, frozen=True):
     """A tensor of a file, by what is recorded of it."""
 
     key: str
@@ -40,16 +39,14 @@ class View:
     offset: int
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """The bytes behind one tensor, or behind several that share memory."""
 
     nbytes: int
     views: tuple[View, ...]
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Where a storage's bytes belong."""
 
     start: int
@@ -60,8 +57,7 @@ class Gap:
     """Where its crc32 is to be written: in its descriptor, and in the directory."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """A file without its tensors' bytes."""
 
     size: int

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from outlast_jobs.generation import FileEntry
 from outlast_jobs.hardlink import Stamp
@@ -17,8 +18,7 @@ from outlast_jobs.sealer import Sealer
 from outlast_worker.image import ShardImage
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """The files of a generation that this attempt has sealed, as they were then."""
 
     folder: Path

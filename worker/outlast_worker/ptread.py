@@ -18,10 +18,10 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 import torch
+from msgspec import Struct
 
 from outlast_jobs import durable
 from outlast_jobs.errors import Cancelled, Corrupt
@@ -36,14 +36,13 @@ _TENSOR = re.compile(r"[^/]+/data/[0-9]+")
 _HEADER = 30  # bytes of a record's own header, which two texts of stated lengths follow
 
 
-@dataclass
-class Verified:
+class Verified(Struct):
     """A file whose bytes are in memory and match the index. ``content`` gives what it holds, once."""
 
     size: int
-    _starts: list[int] = field(default_factory=list)  # of the parts, in order and without gaps
-    _parts: list[memoryview] = field(default_factory=list)
-    _storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)  # by their place in the file
+    _starts: list[int] = []  # of the parts, in order and without gaps
+    _parts: list[memoryview] = []
+    _storages: dict[int, torch.UntypedStorage] = {}  # by their place in the file
 
     def content(self) -> Any:
         """What the file holds, through the loader that runs no code; whatever that raises is raised."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from outlast_jobs import durable
 from outlast_jobs.contract import Schema
@@ -22,8 +23,7 @@ from outlast_worker.shards import put_back
 from outlast_worker.typewalk import original
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A generation that was verified while it was read. ``state`` is the tree that was saved."""
 
     index: Index

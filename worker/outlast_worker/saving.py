@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, structs
 
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import IntegrityError
@@ -29,23 +30,21 @@ class LoadBackFailed(ValueError):
     """What was written does not load as what was saved, so it was not sealed. A defect of ours."""
 
 
-@dataclass(frozen=True)
-class IndexFields:
+class IndexFields(Struct, frozen=True):
     """What the index records beside the state: why it was saved, and what must be the same at a resume."""
 
     reason: str = ""
     healthy: bool = True
     final: bool = False
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    code: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: Mapping[str, Any] = {}
+    code: Mapping[str, Any] = {}
+    config: Mapping[str, Any] = {}
+    data: Mapping[str, Any] = {}
+    extra: Mapping[str, Any] = {}
     world_size: int = 1
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """A generation that was sealed."""
 
     path: Path
@@ -149,7 +148,7 @@ def seal_taken(
         nan = write_files(sealer, taken, images, meta, links, threads)
         if before_seal is not None:
             before_seal(sealer, nan)
-        fields = replace(fields, healthy=fields.healthy and not nan)
+        fields = structs.replace(fields, healthy=fields.healthy and not nan)
         path = sealer.seal(index_of(name, counters, run_id, fields, digest, time.monotonic() - began))
     except BaseException:
         sealer.abort()

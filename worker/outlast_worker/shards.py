@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -146,8 +145,7 @@ class Component(msgspec.Struct, frozen=True, eq=False, dict=True):
         return Storage((end - start) * first.element_size(), views)
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """A state tree without its tensors, and the shards that hold them."""
 
     skeleton: Any

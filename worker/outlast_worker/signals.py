@@ -8,9 +8,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+from msgspec import Struct
 
 from outlast_jobs.contract import Env
 
@@ -18,8 +19,7 @@ _STDERR = 2
 """The stacks go to the attempt's log by descriptor: a script may have put anything in ``sys.stderr``."""
 
 
-@dataclass(frozen=True)
-class SignalNames:
+class SignalNames(Struct, frozen=True):
     """Which signal means what in this attempt."""
 
     save: signal.Signals = signal.SIGUSR1
@@ -29,10 +29,11 @@ class SignalNames:
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> SignalNames:
         """The signals that the supervisor named, or the usual ones."""
+        usual = cls()
         return cls(
-            save=_named(environ, Env.SIGNAL_SAVE, cls.save),
-            stop=_named(environ, Env.SIGNAL_STOP, cls.stop),
-            stacks=_named(environ, Env.SIGNAL_STACKS, cls.stacks),
+            save=_named(environ, Env.SIGNAL_SAVE, usual.save),
+            stop=_named(environ, Env.SIGNAL_STOP, usual.stop),
+            stacks=_named(environ, Env.SIGNAL_STACKS, usual.stacks),
         )
 
 

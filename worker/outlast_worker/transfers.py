@@ -11,10 +11,10 @@ import errno
 import random
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from outlast_worker import window
 from outlast_worker.devices import Device, DeviceFailed, Devices
@@ -28,8 +28,7 @@ _SAMPLE = 64  # bytes
 _MOST = 8  # samples of one tensor: each costs about a microsecond at the boundary
 
 
-@dataclass(frozen=True)
-class _Copy:
+class _Copy(Struct, frozen=True):
     source: torch.Tensor  # bytes on the device; it keeps their memory
     target: torch.Tensor  # bytes of the buffer
 
