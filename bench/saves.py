@@ -2,9 +2,10 @@
 
 Of each: the call alone; the stall, which is the call and what the next update waited; the training time lost a save;
 until the save is on disk, synced; and the memory that it takes beside the training. Medians over all saves, and their
-range. "nothing" is no save: what the estimate of the lost time makes of none. "compared" are outlast's first saves of
-an attempt, which are held against what they were copied from, as one in fifty is later. "blocking" is its save at
-SIGTERM. Run it on a quiet machine: python bench/saves.py [--quick]
+range. "nothing" is no save: what the estimate of the lost time makes of none. "memcpy, then sha256" is the least that
+takes a digest beside the training, in one thread, with nothing written. "compared" are outlast's first saves of an
+attempt, which are held against what they were copied from, as one in fifty is later. "blocking" is its save at SIGTERM.
+Run it on a quiet machine: python bench/saves.py [--quick]
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 import family
 import goals
 
-LIMITS = ("nothing", "memcpy", "raw write", "raw direct write")
+LIMITS = ("nothing", "memcpy", "memcpy, then sha256", "raw write", "raw direct write")
 PEERS = (
     *("torch.save", "torch.save in a thread", "DCP async", "DCP process"),
     *("DCP async, staged meanwhile", "DCP process, staged meanwhile"),

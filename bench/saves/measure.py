@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from contender import Contender, Memcpy, Nothing, RawDirect, RawWrite
+from contender import Contender, CopyAndHash, Memcpy, Nothing, RawDirect, RawWrite
 from ours import Outlast, OutlastBlocking, OutlastCompared
 from peers import (
     Distributed,
@@ -36,6 +36,7 @@ from torch import nn
 CONTENDERS: dict[str, type[Contender]] = {
     "nothing": Nothing,
     "memcpy": Memcpy,
+    "memcpy, then sha256": CopyAndHash,
     "raw write": RawWrite,
     "raw direct write": RawDirect,
     "torch.save": TorchSave,
