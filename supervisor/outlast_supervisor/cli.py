@@ -13,9 +13,30 @@ def main() -> None:
         from outlast_supervisor import early
 
         early.install()
+    sys.exit(_carried_out(sys.argv[1:]))
+
+
+def _carried_out(line: list[str]) -> int:
+    """The exit code of a command line; a plain one of those that have to be quick is read without click."""
+    from outlast_supervisor.quick import words
+
+    name, options = words.plain(line) or ("", {})
+    if name and words.can_be_folder(options.get("run_dir")):
+        from outlast_supervisor.quick import loading
+
+        loading.begin()
+        from outlast_supervisor.quick.ends import ended
+
+        if name == "run":
+            from outlast_supervisor.quick.start import start
+
+            return ended(lambda: start(**options))
+        from outlast_supervisor.quick.show import show
+
+        return ended(lambda: show(**options))
     from outlast_supervisor.commands import invoke
 
-    sys.exit(invoke(sys.argv[1:]))
+    return invoke(line)
 
 
 def _have_streams() -> None:

@@ -45,8 +45,8 @@ import sys, os
 open(os.environ["AT_THE_GATE"], "w").close()
 os.close(os.open(os.environ["GATE"], os.O_RDONLY))
 sys.path.remove(os.path.dirname(os.path.dirname(__file__)))
-del sys.modules["click"]
-import click
+del sys.modules["msgspec"]
+import msgspec
 """
 
 
@@ -54,8 +54,8 @@ import click
 def test_a_stop_that_comes_while_it_loads_is_kept(make_run: MakeRun, name: str) -> None:
     """A signal to stop that comes before a single library is loaded ends the container with 75, nothing started."""
     run = make_run(job(WAITS.format("")))
-    (run.folder / "first/click").mkdir(parents=True)
-    (run.folder / "first/click/__init__.py").write_text(HELD_UP)
+    (run.folder / "first/msgspec").mkdir(parents=True)
+    (run.folder / "first/msgspec/__init__.py").write_text(HELD_UP)
     gate, arrived = run.folder / "gate", run.folder / "arrived"
     os.mkfifo(gate)
     env = {"PYTHONPATH": str(run.folder / "first"), "GATE": str(gate), "AT_THE_GATE": str(arrived)}

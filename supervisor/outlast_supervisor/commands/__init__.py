@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 
 import click
 
-from outlast_supervisor.commands.shared import EXIT_CODES, Failed
+from outlast_supervisor.commands.shared import EXIT_CODES
+from outlast_supervisor.quick.ends import Failed, ended
 
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     # name: (module, attribute, one line of help)
@@ -83,25 +82,18 @@ def root() -> None:
 
 def invoke(arguments: Sequence[str]) -> int:
     """Run one command line; every way out of it is an exit code of the documented table."""
+    return ended(lambda: _read(arguments))
+
+
+def _read(arguments: Sequence[str]) -> object:
     try:
-        returned = root.main(args=list(arguments), prog_name="outlast", standalone_mode=False)
-        sys.stdout.flush()
+        return root.main(args=list(arguments), prog_name="outlast", standalone_mode=False)
     except click.UsageError as error:
         where = (
             f'; see "{error.ctx.command_path} --help"' if error.ctx and "--help" not in error.message else ""
         )
-        print(f"outlast: {error.format_message()}{where}", file=sys.stderr)
-        return 64
-    except Failed as error:
-        print(f"outlast: {error.format_message()}", file=sys.stderr)
-        return error.code
+        raise Failed(f"{error.format_message()}{where}") from error
     except click.ClickException as error:
-        print(f"outlast: {error.format_message()}", file=sys.stderr)
-        return 64
-    except (click.Abort, KeyboardInterrupt):
+        raise Failed(error.format_message()) from error
+    except click.Abort:
         return 130
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); without this the flush at exit would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
-    return returned if isinstance(returned, int) else 0

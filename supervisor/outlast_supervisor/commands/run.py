@@ -1,16 +1,14 @@
-"""`outlast run`: read what is asked for, and hand it to the supervisor."""
+"""`outlast run`: its command line; what it does stands in `quick.start`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from outlast_jobs.jobfile import Job, job_from_command, load_job, resolve_job, shipped_jobs
-from outlast_jobs.rundir import RunDirectory
-from outlast_supervisor.commands.shared import EXIT_CODES, json_option, print_json, quiet_option, usage_errors
-from outlast_supervisor.options import RunOptions
+from outlast_jobs.jobfile import shipped_jobs
+from outlast_supervisor.commands.shared import EXIT_CODES, json_option, quiet_option
+from outlast_supervisor.quick.start import start
 
 _AFTER = "outlast.after"
 
@@ -57,31 +55,13 @@ class _Run(TakesRest):
 @quiet_option
 @json_option
 @click.pass_context
-@usage_errors
-def run(ctx: click.Context, /, job: str | None, run_dir: str | None, as_json: bool, **flags: Any) -> int:
+def run(ctx: click.Context, /, job: str | None, **flags: Any) -> int:
     """Supervise a job until it is done.
 
     JOB is a job file, a folder with a job.yaml in it, or the name of a job that ships with outlast; arguments
     after -- are appended to its command. Without JOB, what follows -- is the command to run.
     """
-    from outlast_supervisor.answering import answering
-
-    with answering(f'"{job or run_dir or "."}"'):
-        asked = _job(ctx, job, run_dir)
-    extra = rest_of(ctx) if job is not None else ()
-    options = RunOptions(job=asked, extra=extra, **flags)
-    from outlast_supervisor.supervise import supervise
-
-    code = supervise(options)
-    if as_json:
-        print_json(RunDirectory(Path(asked.run_dir)).read_status())
-    return code
-
-
-def _job(ctx: click.Context, job: str | None, run_dir: str | None) -> Job:
     after = rest_of(ctx)
-    if job is not None:
-        return load_job(resolve_job(job), run_dir=run_dir, extra=after)
-    if not after:
+    if job is None and not after:
         raise click.UsageError("name a job, or a command after --", ctx)
-    return job_from_command(after, run_dir, Path.cwd())
+    return start(job=job, after=after, **flags)

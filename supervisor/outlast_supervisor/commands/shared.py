@@ -9,6 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
+from outlast_supervisor.quick.ends import Failed as Failed
+from outlast_supervisor.quick.ends import our_errors
+from outlast_supervisor.quick.ends import print_json as print_json
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXIT_CODES = """\b
@@ -46,14 +50,6 @@ Exit codes:
 """
 
 
-class Failed(click.ClickException):
-    """The command cannot do what it was asked for; carries the message and the exit code."""
-
-    def __init__(self, message: str, code: int = 64) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def quiet_option(command: Command) -> Command:
     """`--quiet`: errors only."""
     return click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")(command)
@@ -69,14 +65,8 @@ def usage_errors(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with our_errors():
             return command(*args, **kwargs)
-        except ValueError as error:
-            if type(error).__module__.split(".")[0] in ("outlast_jobs", "outlast_supervisor"):
-                raise Failed(str(error)) from error
-            raise
-        except PermissionError as error:
-            raise Failed(f'no permission for "{error.filename}": {error.strerror}') from error
 
     return wrapped  # type: ignore[return-value]
 
@@ -94,23 +84,6 @@ def tells_waits(command: Command) -> Command:
             return command(*args, **kwargs)
 
     return wrapped  # type: ignore[return-value]
-
-
-def print_json(value: Any, *, indent: bool = True) -> None:
-    """One JSON document on stdout. NaN is written as text, since JSON has none."""
-    import json
-
-    print(json.dumps(_plain(value), indent=2 if indent else None, ensure_ascii=False), flush=not indent)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and value != value:
-        return "nan"
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
 
 
 def say(text: str) -> None:

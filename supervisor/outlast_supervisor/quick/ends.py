@@ -1,0 +1,65 @@
+"""How a command ends: the failure that it says, the exit code of each way out, and its JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Failed(Exception):
+    """The command cannot do what it was asked for; carries the message and the exit code."""
+
+    def __init__(self, message: str, code: int = 64) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextlib.contextmanager
+def our_errors() -> Iterator[None]:
+    """Turn what is wrong with a job file, a value or a permission into `Failed`."""
+    try:
+        yield
+    except ValueError as error:
+        if type(error).__module__.split(".")[0] in ("outlast_jobs", "outlast_supervisor"):
+            raise Failed(str(error)) from error
+        raise
+    except PermissionError as error:
+        raise Failed(f'no permission for "{error.filename}": {error.strerror}') from error
+
+
+def ended(command: Callable[[], object]) -> int:
+    """Carry out a command; every way out of it is an exit code of the documented table."""
+    try:
+        returned = command()
+        sys.stdout.flush()
+    except Failed as error:
+        print(f"outlast: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # the ^C of a terminal stands in a line of its own
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); without this the flush at exit would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    return returned if isinstance(returned, int) else 0
+
+
+def print_json(value: Any, *, indent: bool = True) -> None:
+    """One JSON document on stdout. NaN is written as text, since JSON has none."""
+    import json
+
+    print(json.dumps(_plain(value), indent=2 if indent else None, ensure_ascii=False), flush=not indent)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value != value:
+        return "nan"
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
