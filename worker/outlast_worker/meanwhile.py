@@ -16,7 +16,7 @@ from outlast_worker.imaging import Plan, Snapshot, into
 from outlast_worker.layout import NoLayout
 from outlast_worker.outliving import Outliving
 from outlast_worker.saving import Saved
-from outlast_worker.shards import Place
+from outlast_worker.shards import Place, Taken
 from outlast_worker.sources import Mode, Sources, Trust
 from outlast_worker.transfers import Transfers
 
@@ -62,6 +62,13 @@ class Meanwhile:
     def step(self) -> int | None:
         """The step whose save is in flight and not discarded."""
         return self.flight.step if self.flight is not None and not self.flight.discarded else None
+
+    def taken(self, state: Mapping[str, Any], apart: Collection[Place] | None) -> Taken | None:
+        """A state as the one before was taken; None where this torch can't tell how its files will lie."""
+        try:
+            return self._again.plan(state, apart).taken
+        except NoLayout:
+            return None
 
     def begin(
         self,

@@ -66,16 +66,17 @@ def save_generation(
     on_nan: Callable[[], None] | None = None,
     links: Links | None = None,
     apart: Collection[Place] | None = None,
+    taken: Taken | None = None,
 ) -> Saved:
     """Write and seal; a failure leaves nothing under the name, or a whole one where the last fsync was what failed.
 
     ``progress`` is told the bytes written so far. With ``load_back`` the files are loaded and compared with
     ``state`` before they are sealed. ``on_nan`` is called before the seal where a tensor of a part holds a NaN.
-    ``apart`` is as for `take_state`, ``links`` as for `write_files`. Raises NotLoadable before anything is written,
-    Fenced and OSError later.
+    ``apart`` is as for `take_state`, which is done here unless it was; ``links`` is as for `write_files`. Raises
+    NotLoadable before anything is written, Fenced and OSError later.
     """
     began = time.monotonic()
-    taken = take_state(state, max_shard_bytes=max_shard_bytes, apart=apart)
+    taken = taken or take_state(state, max_shard_bytes=max_shard_bytes, apart=apart)
     digest = state_sha256(dict(state)) if fields.final or load_back else None
 
     def written(sealer: Sealer, nan: bool) -> None:

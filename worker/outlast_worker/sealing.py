@@ -90,6 +90,7 @@ class Seals:
                 on_nan=None if sick else lambda: self._on_sick(step),
                 links=self._links,
                 apart=self._apart(),
+                taken=self.meanwhile.taken(state, self._apart()),
             )
         except (AlreadySealed, OSError) as error:
             self._failed(error)

@@ -1,4 +1,4 @@
-"""Write the files of a generation: shards in parallel, each in one pass, and then what names them."""
+"""Write the files of a generation: several at a time, each in one pass."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def write_files(
 ) -> bool:
     """Write all shards, from ``images`` where they are given, and ``meta.pt``; what the disk says is raised.
 
+    Nobody reads any of them before the index that names them all.
+
     Whether a tensor of a part holds a NaN. With ``links`` a shard that did not change is linked from an earlier
     generation instead.
     """
@@ -55,11 +57,14 @@ def write_files(
             sealer.add(names[number], image)
         nan[number] = image.nan
 
-    side_by_side([lambda number=number: write(number) for number in range(len(names))], threads)  # type: ignore[misc]
-    if meta is None:
-        _add(sealer, META, meta_of(taken))
-    else:
-        sealer.add(META, [meta])
+    def write_meta() -> None:
+        if meta is None:
+            _add(sealer, META, meta_of(taken))
+        else:
+            sealer.add(META, [meta])
+
+    shards = [lambda number=number: write(number) for number in range(len(names))]
+    side_by_side([*shards, write_meta], threads)
     return any(nan.values())
 
 
