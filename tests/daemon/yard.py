@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import yaml
 from tests.e2e.harness import OUTLAST, all_pids, gone
-from tests.waiting import wait_until
+from tests.waiting import wait_until, whole_lines
 
 from outlast_jobs.identity import ProcessIdentity
 from outlast_supervisor import processes
@@ -88,9 +88,7 @@ class Yard:
         return self.home / "seen" / name
 
     def lines(self, name: str) -> list[str]:
-        with contextlib.suppress(FileNotFoundError):
-            return self.seen(name).read_text().splitlines()
-        return []
+        return whole_lines(self.seen(name))
 
     def begun(self, name: str) -> list[Begun]:
         """The workers that this job ever had, in order."""

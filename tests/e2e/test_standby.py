@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.conftest import MakeRun
 from tests.e2e.harness import SCRIPTS, Run, Supervisor, gone, kill
 from tests.e2e.reference import Reference, toy
+from tests.waiting import whole_lines
 
 from outlast_jobs.contract import ExitCode
 
@@ -52,9 +53,9 @@ def facts(run: Run, attempt: int) -> dict[str, Any]:
 
     def look() -> dict[str, Any] | None:
         if attempt in run.attempts():
-            lines = run.log(attempt).splitlines(keepends=True)
+            lines = whole_lines(run.directory.attempt_log(attempt))
             for line in lines:
-                if line.startswith("FACTS ") and "TOLD\n" in lines:
+                if line.startswith("FACTS ") and "TOLD" in lines:
                     told: dict[str, Any] = json.loads(line.removeprefix("FACTS "))
                     return told
         return None
@@ -271,7 +272,7 @@ def test_it_does_not_take_its_place_before_the_backoff_is_over(make_run: MakeRun
     pid = standby(run, "ready")
     (run.folder / "end-1").touch()
     born = run.folder / "born"
-    second = run.until(lambda: born.read_text().splitlines()[1:], "the second worker")[0].split()
+    second = run.until(lambda: whole_lines(born)[1:], "the second worker")[0].split()
     assert int(second[0]) == pid
     assert float(second[1]) - float((run.folder / "died").read_text()) >= 0.3
     end(run, supervisor)

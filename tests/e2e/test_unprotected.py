@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.conftest import MakeRun
 from tests.e2e.faulty import ends, plain, resumed
 from tests.e2e.harness import Run, Supervisor
+from tests.waiting import whole_lines
 
 from outlast_jobs.contract import ExitCode
 
@@ -98,7 +99,7 @@ def test_a_full_or_read_only_disk_costs_saves_only(checkpoints: Path, make_run: 
     remount(run, checkpoints, "rw")
     protected(run)
 
-    run.until(lambda: len((run.folder / "run" / "hooked").read_text().splitlines()) == 3, "an alarm for each")
+    run.until(lambda: len(whole_lines(run.folder / "run" / "hooked")) == 3, "an alarm for each")
     assert first.output.count("training goes on, the save is tried again") == 3
     whole(run, first)
 

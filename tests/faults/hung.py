@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.waiting import wait_until
+from tests.waiting import wait_until, whole_lines
 
 _SCRIPT = Path(__file__).parent / "scripts" / "hanging.py"
 
@@ -38,7 +38,7 @@ class Storage:
 
     def held(self) -> list[str]:
         """The calls that were made to wait since it hangs, as `OPERATION PATH`."""
-        return self._held.read_text().splitlines() if self._held.exists() else []
+        return whole_lines(self._held)
 
     def close(self) -> None:
         """Unmount it; whoever still uses it gets errors."""

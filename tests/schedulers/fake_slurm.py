@@ -10,6 +10,8 @@ import os
 import shutil
 from pathlib import Path
 
+from tests.waiting import whole_lines
+
 _HEAD = """#!/bin/sh
 control='CONTROL'
 say() { IFS= read -r found <"$control/$1" 2>/dev/null || :; printf '%s' "$found"; }
@@ -108,7 +110,7 @@ class FakeSlurm:
 
     def calls(self, beginning: str = "") -> list[str]:
         """What the tools were asked, in order."""
-        lines = (self.control / "calls").read_text().splitlines()
+        lines = whole_lines(self.control / "calls")
         return [line for line in lines if line.startswith(beginning)]
 
 

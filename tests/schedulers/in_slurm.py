@@ -10,6 +10,7 @@ from typing import Any
 from tests.e2e.conftest import MakeRun
 from tests.e2e.harness import Run, Supervisor
 from tests.schedulers.fake_slurm import FakeSlurm
+from tests.waiting import whole_lines
 
 WORKER = Path(__file__).with_name("scripts") / "light_worker.py"
 
@@ -31,9 +32,7 @@ def started(
 
 
 def saves(run: Run) -> list[tuple[str, float]]:
-    path = run.folder / "saved"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [(line.split()[0], float(line.split()[2])) for line in lines]
+    return [(line.split()[0], float(line.split()[2])) for line in whole_lines(run.folder / "saved")]
 
 
 def verdicts(run: Run) -> list[tuple[str, str]]:

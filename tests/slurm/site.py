@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tests.e2e.harness import OUTLAST, Run
 from tests.e2e.reference import Reference, make_reference
 from tests.slurm.cluster import Cluster, command
-from tests.waiting import wait_until
+from tests.waiting import wait_until, whole_lines
 
 from outlast_jobs.rundir import RunDirectory
 
@@ -119,10 +119,7 @@ class Submitted:
 
     def counted(self) -> list[tuple[int, int, str]]:
         """The counter's steps, as (step, attempt, host), in the order in which they were made."""
-        file = Path(f"{self.run.directory.path}.counted")
-        if not file.exists():
-            return []
-        lines = [line.split() for line in file.read_text().splitlines()]
+        lines = [line.split() for line in whole_lines(Path(f"{self.run.directory.path}.counted"))]
         return [(int(step), int(attempt), host) for step, attempt, host in lines]
 
     def supervisor(self) -> int:
