@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import OUTLAST, Run, children, gone
+from tests.e2e.harness import OUTLAST, PATIENCE, Run, children, gone
 from tests.waiting import wait_until
 
 PYTHON = "{python}"
@@ -68,14 +68,14 @@ def test_a_caller_that_blocks_every_signal_is_undone(make_run: MakeRun) -> None:
         "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
-    assert run.start(wrapper=(shutil.which("python3") or "python3", "-c", blocked)).wait(20) == 0
+    assert run.start(wrapper=(shutil.which("python3") or "python3", "-c", blocked)).wait() == 0
 
 
 def test_a_caller_that_closes_the_standard_streams_is_no_matter(make_run: MakeRun) -> None:
     """With `<&- >&- 2>&-` the run is done, and no file of it became somebody's standard output."""
     run = make_run(bare(["sh", "-c", "echo hello"]))
     closed = run.start(wrapper=("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"))
-    assert closed.wait(20) == 0
+    assert closed.wait() == 0
     assert run.log().splitlines()[-1] == "hello"
     assert run.records("done")
 
@@ -96,7 +96,7 @@ def test_a_long_path_with_blanks_and_accents_is_a_path(make_run: MakeRun) -> Non
     run = make_run(bare(["sh", "-c", 'test "$OUTLAST_RUN" = "$PWD/$NAME"']))
     name = "läuft über Nacht 訓練 " + "é" * 90
     run.write_job(bare(["sh", "-c", 'test "$OUTLAST_RUN" = "$PWD/$NAME"'], run_dir=name, env={"NAME": name}))
-    assert run.start().wait(20) == 0
+    assert run.start().wait() == 0
     assert (run.folder / name / "status.json").exists()
 
 
@@ -124,7 +124,7 @@ def test_a_broken_job_file_is_not_taken_and_a_good_one_counts_at_once(make_run: 
     supervisor.until(lambda: "the old job stays" in supervisor.output, "word of the broken file")
     run.write_job(bare([PYTHON, "train.py"], stop={"grace": "5s", "time_limit": "1s"}))
     supervisor.send(signal.SIGHUP)
-    assert supervisor.wait(20) == 75
+    assert supervisor.wait() == 75
     assert "time_limit" in supervisor.output
     run.nothing_left()
 
@@ -143,7 +143,7 @@ def test_a_reload_does_not_send_the_running_worker_another_ones_signals(make_run
     assert run.cli("reload", str(run.directory.path)).code == 0
     supervisor.send(signal.SIGXCPU)  # of the job as it is now, and not yet this worker's
     supervisor.send(signal.SIGTERM)
-    assert supervisor.wait(20) == 75
+    assert supervisor.wait() == 75
     assert (run.folder / "hup").exists()
 
 
@@ -156,7 +156,7 @@ def test_a_second_interrupt_ends_what_ignores_the_first(make_run: MakeRun) -> No
     supervisor.send(signal.SIGINT)
     supervisor.until(lambda: "saves at the next boundary" in supervisor.output, "the first one's effect")
     supervisor.send(signal.SIGINT)
-    assert supervisor.wait(20) == 75
+    assert supervisor.wait() == 75
     run.nothing_left()
 
 
@@ -167,12 +167,14 @@ def test_time_stands_still_for_the_worker_too(make_run: MakeRun) -> None:
     up(run)
     worker = supervisor.worker()
     supervisor.send(signal.SIGTSTP)
-    wait_until(lambda: state_of(supervisor.pid) == "T" and state_of(worker) == "T", 10, "both to be stopped")
+    wait_until(
+        lambda: state_of(supervisor.pid) == "T" and state_of(worker) == "T", PATIENCE, "both to be stopped"
+    )
     supervisor.send(signal.SIGCONT)
-    wait_until(lambda: state_of(worker) != "T", 10, "the worker to go on")
+    wait_until(lambda: state_of(worker) != "T", PATIENCE, "the worker to go on")
     supervisor.until(lambda: run.records("paused"), "the record")
     supervisor.send(signal.SIGTERM)
-    assert supervisor.wait(20) == 75
+    assert supervisor.wait() == 75
 
 
 # --- odd workers ---
@@ -185,7 +187,8 @@ def test_many_attempts_leave_nothing_behind(make_run: MakeRun) -> None:
     supervisor = run.start()
 
     def after(attempts: int) -> int:
-        supervisor.until(run.directory.attempt_log(attempts).exists, f"attempt {attempts}")
+        there = run.directory.attempt_log(attempts).exists
+        supervisor.until(there, f"attempt {attempts}", 5 * PATIENCE)
         status = Path(f"/proc/{supervisor.pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
@@ -196,7 +199,7 @@ def test_many_attempts_leave_nothing_behind(make_run: MakeRun) -> None:
     supervisor.until(lambda: len(open_files(supervisor.pid)) <= files, f"no more than {files} open files")
     supervisor.until(lambda: not any(map(gone, children(supervisor.pid))), "the reaping of all orphans")
     supervisor.send(signal.SIGTERM)
-    assert supervisor.wait(20) == 75
+    assert supervisor.wait() == 75
 
 
 def test_a_save_behind_a_shell_is_not_cut_by_another_signal(make_run: MakeRun) -> None:
@@ -217,7 +220,7 @@ def test_a_save_behind_a_shell_is_not_cut_by_another_signal(make_run: MakeRun) -
     run.until(lambda: (run.folder / "saving").exists(), "the worker's handler")
     run.until(lambda: len(run.of_attempts()) == 1, "the end of its shell")
     (run.folder / "enough").touch()
-    assert supervisor.wait(20) == 75
+    assert supervisor.wait() == 75
     assert (run.folder / "saved").exists()
 
 
@@ -246,7 +249,7 @@ def test_a_survivor_without_our_marks_is_found_by_its_lock(make_run: MakeRun) ->
     first.kill()
     assert not gone(worker)
     run.write_job(bare(["true"], stop={"grace": "300ms"}))
-    assert run.start().wait(30) == 0
+    assert run.start().wait() == 0
     assert gone(worker)
 
 
@@ -259,7 +262,7 @@ def test_a_run_begun_anew_ends_what_is_left_of_the_old_one(make_run: MakeRun) ->
     worker = first.worker()
     first.kill()
     run.write_job(bare(["sh", "-c", f"kill -0 {worker} && exit 1; exit 0"], stop={"grace": "300ms"}))
-    assert run.start("--fresh").wait(30) == 0
+    assert run.start("--fresh").wait() == 0
     assert gone(worker)
 
 
@@ -273,14 +276,14 @@ def test_each_of_two_stops_is_answered_and_none_is_left_for_later(make_run: Make
         subprocess.Popen([OUTLAST, "stop", str(run.directory.path)], cwd=run.folder, env=run.env)
         for _ in range(2)
     ]
-    assert [p.wait(20) for p in asked] == [0, 0]
-    assert first.wait(20) == 70
+    assert [p.wait(PATIENCE) for p in asked] == [0, 0]
+    assert first.wait() == 70
     assert not list(run.directory.requests.iterdir())
     (run.folder / "up").unlink()
     second = run.start("--release")
     up(run)
     second.send(signal.SIGTERM)
-    assert second.wait(20) == 75
+    assert second.wait() == 75
 
 
 # --- odd disks ---
@@ -326,7 +329,7 @@ def test_a_dead_disk_holds_neither_a_notice_nor_the_loop(make_run: MakeRun, tmp_
     switch.touch()
     supervisor.send(signal.SIGUSR2)  # a look at the clock, and a status that hangs from now on
     supervisor.send(signal.SIGTERM)
-    assert supervisor.wait(30) == 75
+    assert supervisor.wait() == 75
     run.nothing_left()
 
 
@@ -342,7 +345,7 @@ def test_a_run_directory_that_cannot_be_written_is_73(make_run: MakeRun) -> None
     readonly = run.start(
         wrapper=("unshare", "-m", "sh", "-c", mount, "sh"), env={"XDG_RUNTIME_DIR": str(sockets)}
     )
-    assert readonly.wait(20) == 73
+    assert readonly.wait() == 73
     assert "cannot write the run directory" in readonly.output
     assert not list(sockets.iterdir())
 
@@ -357,9 +360,9 @@ def test_two_views_of_one_disk_have_one_lock(make_run: MakeRun) -> None:
     other.mkdir()
     mount = f'mount --bind "{run.directory.path}" "{other}" && exec "$@"'
     second = run.start("--run-dir", str(other), wrapper=("unshare", "-m", "sh", "-c", mount, "sh"))
-    assert second.wait(20) == 69
+    assert second.wait() == 69
     first.send(signal.SIGTERM)
-    assert first.wait(20) == 75
+    assert first.wait() == 75
 
 
 def test_a_removed_run_directory_ends_the_run_for_good(make_run: MakeRun, tmp_path: Path) -> None:
@@ -374,7 +377,7 @@ def test_a_removed_run_directory_ends_the_run_for_good(make_run: MakeRun, tmp_pa
     supervisor = run.start()
     up(run)
     shutil.rmtree(run.directory.path)
-    assert supervisor.wait(20) == 73
+    assert supervisor.wait() == 73
     assert "removed or moved away" in supervisor.output
 
 
@@ -398,7 +401,7 @@ def test_as_the_first_process_it_heeds_term_and_reaps_orphans(make_run: MakeRun)
     inside = children(container.pid)
     assert len(inside) == 1
     os.kill(inside[0], signal.SIGTERM)
-    assert container.wait(20) == 75
+    assert container.wait() == 75
     assert "what is left does not end" not in container.output
 
 
@@ -407,7 +410,7 @@ def test_a_hook_and_what_it_leaves_in_the_background_are_its_own(make_run: MakeR
     hook = "(sleep 1000 & echo $! > ../background); echo $OUTLAST_HOOK > ../told"
     run = make_run(bare(["true"], hooks={"done": hook}))
     (run.directory.logs / "hooks.log").mkdir(parents=True)
-    assert run.start().wait(20) == 0
+    assert run.start().wait() == 0
     assert (run.folder / "told").read_text() == "done\n"
     background = int((run.folder / "background").read_text())
     assert not gone(background)
@@ -423,5 +426,5 @@ def test_taking_over_can_be_called_off(make_run: MakeRun) -> None:
     second = run.start("--takeover")
     second.until(lambda: "taking over" in second.output, "its word")
     second.send(signal.SIGTERM)
-    assert second.wait(20) == 75
+    assert second.wait() == 75
     assert first.running()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import SCRIPTS, Run, Supervisor
+from tests.e2e.harness import PATIENCE, SCRIPTS, Run, Supervisor
 from tests.waiting import wait_until
 
 from outlast_jobs import events as journal
@@ -140,7 +140,7 @@ def test_a_late_start_changes_no_byte(make_run: MakeRun) -> None:
     run.until_status(lambda status: status.get("worker"), "a worker")
     run.until(lambda: started(run), "the worker")
     first.send(signal.SIGSTOP)  # it renews status.json now and then; stopped, it has the run all the same
-    wait_until(lambda: is_stopped(first.pid), 10, "a stopped supervisor")
+    wait_until(lambda: is_stopped(first.pid), PATIENCE, "a stopped supervisor")
     before = tree(run.directory.path)
     run.write_job(job(1))  # not even a changed job file is taken over
     for words in ([], ["--fresh"], ["--release"]):

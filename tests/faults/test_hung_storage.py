@@ -25,7 +25,7 @@ CALLS = [
     f"{call} .writing-" for call in ("fsync", *scaled((), ("create", "write", "close", "mkdir", "rename")))
 ]
 """What hangs in a save, for paths of what is being written."""
-NO_TIME = 20.0
+NO_TIME = 60.0
 """Seconds in which whatever does not wait for the storage has surely come, on slow cores too."""
 
 
@@ -49,7 +49,7 @@ def runs(storage: Storage) -> Iterator[list[Run]]:
 
 def toy(storage: Storage, runs: list[Run], **sections: Any) -> Run:
     """A training that saves every tenth of its steps into the mount, and runs beside it."""
-    words = ["--steps", STEPS, "--step-seconds", 0.02, "--workers", 0]
+    words = ["--steps", STEPS, "--step-seconds", 0.04, "--workers", 0]
     job = {"command": ["{python}", TOY, *map(str, words)], "env": {"OMP_NUM_THREADS": "1", **light()}}
     where = {"run_dir": str(storage.path / "run"), "save": {"every_steps": 10}}
     return made(storage, runs, {**job, **where, **sections})

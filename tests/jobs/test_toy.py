@@ -171,7 +171,7 @@ def test_the_grandchild_is_nobodys_child_in_a_session_of_its_own() -> None:
     pid = faults.start_daemon()
     daemon = ProcessIdentity.of(pid)
     try:
-        wait_until(lambda: os.getsid(pid) == pid, 10, "a session of its own")
+        wait_until(lambda: os.getsid(pid) == pid, 60, "a session of its own")
         assert os.getpgid(pid) == pid
         parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[1])
         assert parent != os.getpid()
@@ -205,12 +205,12 @@ faults.HANGS[sys.argv[2]]()
         return f"in {faults.HANGS[how].__name__}\n" in stacks.read_text()
 
     try:
-        wait_until(lambda: out.read_text() == "hanging\n", 20, "the hang to begin")
-        wait_until(shows_itself, 20, "the stack")
+        wait_until(lambda: out.read_text() == "hanging\n", 60, "the hang to begin")
+        wait_until(shows_itself, 60, "the stack")
         process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not _pending(process.pid), 10, "SIGTERM to be delivered")
+        wait_until(lambda: not _pending(process.pid), 60, "SIGTERM to be delivered")
         if hears:
-            wait_until(lambda: "handled" in out.read_text(), 10, "the handler")
+            wait_until(lambda: "handled" in out.read_text(), 60, "the handler")
         assert process.poll() is None
     finally:
         process.kill()

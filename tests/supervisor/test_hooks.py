@@ -67,7 +67,7 @@ def test_what_a_hook_leaves_in_the_background_is_its_own(run: Path, background: 
     assert ended(hooks, started(hooks)) == 0
     pid = int((run / "pid").read_text())
     background.append(pid)
-    wait_until(lambda: hooks.theirs(pid), 10, "the exec of setsid")
+    wait_until(lambda: hooks.theirs(pid), 60, "the exec of setsid")
     assert hooks.pids == frozenset()
     assert not Hooks({}, run).theirs(pid)  # of another supervisor
     assert not hooks.theirs(os.getpid())

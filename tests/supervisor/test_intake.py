@@ -40,7 +40,7 @@ def trainer() -> Iterator[int]:
     """A process of attempt 3, by its environment."""
     env = {**os.environ, "OUTLAST_RUN_ID": RUN_ID, "OUTLAST_ATTEMPT": "3"}
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env)
-    wait_until(lambda: carries(process.pid, b"OUTLAST_ATTEMPT=3"), 10, "exec")
+    wait_until(lambda: carries(process.pid, b"OUTLAST_ATTEMPT=3"), 60, "exec")
     yield process.pid
     process.kill()
     process.wait()
@@ -65,7 +65,7 @@ def test_a_trainer_whose_environment_is_overwritten_is_heard(
 ) -> None:
     """A descendant without any marker is of this attempt, as one that set its title; one of another is not."""
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **env}) as process:
-        wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes(), 10, "exec")
+        wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes(), 60, "exec")
         found = intake.events(Message(process.pid, {"READY": "1"}))
         process.kill()
     assert bool(found) is heard
@@ -172,7 +172,7 @@ def test_a_trainers_end_is_told_by_its_pidfd(trainer: int) -> None:
     assert trainers.attach(identity)
     assert not trainers.attach(identity)
     os.kill(trainer, signal.SIGKILL)
-    (ready,) = selector.select(timeout=20)
+    (ready,) = selector.select(timeout=60)
     assert ready[0].data == ("trainer", trainer)
     assert trainers.gone(trainer) == identity
     assert trainers.by_pid == {}
@@ -185,7 +185,7 @@ def test_the_words_of_the_worker_count_when_it_is_dead(intake: Intake, trainer: 
     assert identity is not None
     intake.know(identity)
     os.kill(trainer, signal.SIGKILL)
-    wait_until(lambda: ProcessIdentity.of(trainer) is None, 10, "its end")
+    wait_until(lambda: ProcessIdentity.of(trainer) is None, 60, "its end")
     found = intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_STEP": "0", "X_OUTLAST_EXIT": "done"}))
     assert found == [ev.Attached(identity, 0, 0, None), ev.TrainerGone(identity), ev.Said("done")]
     assert intake.events(Message(trainer, {"READY": "1"})) == []
@@ -214,5 +214,5 @@ def test_trainers_are_known_without_pidfds(
     assert intake.events(Message(trainer, {"READY": "1"})) == [ev.Attached(identity, 0, 0, None)]
     assert trainers.unpinned_gone() == []
     assert send(identity, signal.SIGKILL)
-    wait_until(lambda: trainers.unpinned_gone() == [trainer], 10, "its end")
+    wait_until(lambda: trainers.unpinned_gone() == [trainer], 60, "its end")
     assert trainers.gone(trainer) == identity

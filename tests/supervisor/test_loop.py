@@ -39,7 +39,7 @@ def loop() -> Iterator[Loop]:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def until_stopped(loop: Loop, seconds: float = 10.0) -> None:
+def until_stopped(loop: Loop, seconds: float = 60.0) -> None:
     """Run it, and fail where nothing stops it."""
     deadline = time.monotonic() + seconds
     loop.dues.append(lambda: deadline)
@@ -96,7 +96,7 @@ def test_what_is_posted_between_two_sleeps_is_decided_before_the_next(loop: Loop
     loop.listen({signal.SIGTERM})
     began = time.monotonic()
     until_stopped(loop)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_a_helper_counts_what_is_pending_from_many_threads() -> None:
@@ -112,7 +112,7 @@ def test_a_helper_counts_what_is_pending_from_many_threads() -> None:
     for thread in threads:
         thread.join()
     for _ in range(2000):
-        assert done.acquire(timeout=10)
+        assert done.acquire(timeout=60)
     assert helper.pending == 0
 
 

@@ -106,7 +106,7 @@ def test_a_process_deaf_to_term_is_killed_at_once_unless_spared(
     processes.end(family, "term", spare_shielded=True)
     assert deaf.poll() is None
     processes.end(family, "term", spare_shielded=False)
-    assert wait_until(lambda: deaf.poll() is not None and [deaf.poll()], 10, "its end") == [-signal.SIGKILL]
+    assert wait_until(lambda: deaf.poll() is not None and [deaf.poll()], 60, "its end") == [-signal.SIGKILL]
 
 
 def test_term_goes_to_roots_and_kill_to_all(families: list[subprocess.Popen[bytes]]) -> None:
@@ -115,11 +115,11 @@ def test_term_goes_to_roots_and_kill_to_all(families: list[subprocess.Popen[byte
     families.append(parent)
     found = processes.of_run(RUN_ID)
     assert processes.end(found, "term", spare_shielded=True) == 1
-    parent.wait(timeout=10)
+    parent.wait(timeout=60)
     child = next(p for p in found.all if p.pid != parent.pid)
     assert child.alive()
     assert processes.end(found, "kill", spare_shielded=True) == 1
-    wait_until(lambda: not child.alive(), 10, "the child's end")
+    wait_until(lambda: not child.alive(), 60, "the child's end")
 
 
 def test_an_orphan_that_comes_to_us_while_we_look_is_not_overlooked(
@@ -198,8 +198,8 @@ def test_what_handles_the_jobs_stop_signal_gets_that(families: list[subprocess.P
     families += [saves, plain]
     found = tuple(i for p in (saves, plain) if (i := ProcessIdentity.of(p.pid)) is not None)
     processes.end(processes.Survivors(found, found), "term", spare_shielded=True, stop=signal.SIGHUP)
-    assert saves.wait(10) == 75
-    assert plain.wait(10) == -signal.SIGTERM
+    assert saves.wait(60) == 75
+    assert plain.wait(60) == -signal.SIGTERM
 
 
 def test_who_has_inherited_a_lock_is_found_whatever_its_environment(

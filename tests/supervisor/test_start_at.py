@@ -82,12 +82,12 @@ import fcntl, os, sys, time
 from pathlib import Path
 from outlast_supervisor import spawn
 folder = Path(sys.argv[1])
-spawn.FORK_AHEAD = 3.0
+spawn.FORK_AHEAD = 5.0
 lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
 fcntl.flock(lock, fcntl.LOCK_EX)
 alive = os.open(folder / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
 command = ["touch", str(folder / "ran")]
-start_at = time.monotonic() + 3.0
+start_at = time.monotonic() + 5.0
 spawn.launch(spawn.Order(
     command, str(folder), dict(os.environ), folder / "logs" / "log", "header", alive, frozenset(), start_at=start_at
 ))

@@ -109,11 +109,11 @@ def test_watch_shows_it_again_when_it_changes_and_ends_with_an_interrupt(run: Ru
         lines: list[str] = []
         reader = threading.Thread(target=lambda: lines.extend(iter(process.stdout.readline, "")))  # type: ignore[union-attr]
         reader.start()
-        wait_until(lambda: lines, 20, "the first table")
+        wait_until(lambda: lines, 60, "the first table")
         status_of(run, step=4711)
-        wait_until(lambda: any("4711" in text for text in lines), 20, "the changed step")
+        wait_until(lambda: any("4711" in text for text in lines), 60, "the changed step")
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         reader.join()
 
 
@@ -160,12 +160,12 @@ def test_following_goes_over_restarts_and_ends_with_the_run(run: RunDirectory) -
         lines: list[str] = []
         reader = threading.Thread(target=lambda: lines.extend(iter(process.stdout.readline, "")))  # type: ignore[union-attr]
         reader.start()
-        wait_until(lambda: lines, 20, "the first line")
+        wait_until(lambda: lines, 60, "the first line")
         run.attempt_log(2).write_bytes(b"two\n")
-        wait_until(lambda: len(lines) == 2, 20, "the second attempt")
+        wait_until(lambda: len(lines) == 2, 60, "the second attempt")
         run.attempt_log(2).open("ab").write(b"last\n")
         status_of(run, done=True)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         reader.join()
     assert lines == ["one\n", "two\n", "last\n"]
 
