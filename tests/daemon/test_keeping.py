@@ -21,12 +21,13 @@ def test_files_steer(yard: Yard) -> None:
     yard.write("b")
     yard.until_running("a", "b")
     before = yard.worker("a")
+    assert before is not None
     yard.write("a", STAYS, env={"TOLD": "anew"}, keep={"last": 7})
     yard.until(lambda: "reloaded" in yard.said(), "the change to be told")
     run = RunDirectory(yard.folder / "runs" / "a")
     yard.until(lambda: "last: 7" in run.job_yaml.read_text(), "the supervisor to read it again")
     assert yard.worker("a") == before, "a change of the file does not end the worker"
-    os.kill(before or 0, signal.SIGKILL)
+    os.kill(before, signal.SIGKILL)
     yard.until(lambda: [b.told for b in yard.begun("a")] == ["", "anew"], "the new command at the next start")
     yard.remove("b")
     yard.until(lambda: "b.yaml: ended" in yard.said(), "its supervisor to end")

@@ -216,19 +216,22 @@ def test_a_delay_stands_still_with_a_run_that_the_terminal_stops(make_run: MakeR
     time.sleep(STANDSTILL)
     first.send(signal.SIGCONT)
     assert first.wait() == ExitCode.DONE, run.report()
-    paused = only(run.records("paused"))
+    paused, ended = only(run.records("paused")), run.records("attempt_ended")[0]
     assert paused.data["seconds"] >= STANDSTILL
-    assert run.records("attempt_started")[1].mono - paused.mono > 1
+    waited = paused.mono - paused.data["seconds"] - ended.mono
+    left = ended.data["counters"]["waited"] - waited
+    assert run.records("attempt_started")[1].mono - paused.mono >= 0.9 * left
 
 
 def test_a_supervisor_that_stood_still_does_not_wait_all_over_again(make_run: MakeRun) -> None:
     """Stopped within a delay it goes on with what is left of it, and says for how long it stood still."""
     run, first = waits(make_run, "2s")
+    before = time.monotonic()
     with stopped(first.pid, 4.5):
         pass
     assert first.wait() == ExitCode.DONE, run.report()
     paused = only(run.records("paused"))
-    assert 2 <= paused.data["seconds"] <= 4.5
+    assert 2 <= paused.data["seconds"] <= paused.mono - before
     again = run.records("attempt_started")[1]
     assert again.mono - paused.mono < 1.9, "the delay was over while it stood still"
 
@@ -243,7 +246,7 @@ def test_a_clock_that_jumps_brings_neither_a_burst_nor_a_miss(make_run: MakeRun)
     offset.write_text("0")
     path = os.pathsep.join(filter(None, [str(SCRIPTS / "clockwork"), os.environ.get("PYTHONPATH")]))
     first = run.start(env={"PYTHONPATH": path, "CLOCK_OFFSET": str(offset)})
-    for step, seconds in ((30, -year), (180, day)):
+    for step, seconds in ((30, -year), (120, day)):
         run.until_step(step)
         (run.folder / "offset.new").write_text(str(seconds))
         os.replace(run.folder / "offset.new", offset)

@@ -77,7 +77,7 @@ def trained_until(run: Run, step: int) -> str:
 def test_a_typo_is_given_up_and_the_newest_generation_waits_for_its_cure(make_run: MakeRun) -> None:
     """A typo at import ends after the stated tries; all of them, and the first after the cure, take the newest."""
     sound = (SCRIPTS / "plain.py").read_text()
-    job = plain(steps=400, save={"every_steps": 20}, restart=GIVES_UP_SOON)
+    job = plain(steps=400, seconds=0.01, save={"every_steps": 20}, restart=GIVES_UP_SOON)
     job["command"][1] = "train.py"
     run = make_run(job, script=sound)
     newest = trained_until(run, 45)

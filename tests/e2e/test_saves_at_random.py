@@ -22,7 +22,7 @@ def test_two_hundred_saves_are_states_of_the_undisturbed_run(
     done = 0
     while done < SAVES:  # the training goes on during a save: it may end before there were so many
         found = _saves_of_a_run(make_run, reference, instants, SAVES - done)
-        assert found > 20, "hardly a save in a whole run"
+        assert found > 5, "hardly a save in a whole run"
         done += found
 
 

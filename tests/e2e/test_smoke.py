@@ -25,9 +25,8 @@ def test_a_run_that_nothing_disturbs_is_done(make_run: MakeRun, whole_torch: dic
 
 def test_a_worker_that_is_killed_is_restarted(make_run: MakeRun) -> None:
     """A worker that is killed is restarted, and the run carried to its end."""
-    run = make_run(
-        {"command": ["{python}", "{scripts}/mini.py", "--steps", "60"], "save": {"every_steps": 10}}
-    )
+    words = ["--steps", 60, "--step-seconds", 0.05]  # far from done when it is killed
+    run = make_run({"command": ["{python}", "{scripts}/mini.py", *words], "save": {"every_steps": 10}})
     first = run.start()
     worker = first.worker()
     run.until_step(15)

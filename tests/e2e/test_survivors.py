@@ -81,8 +81,8 @@ def test_what_a_survivor_still_saves_is_used(make_run: MakeRun) -> None:
     first = run.start()
     first.until(lambda: (run.last_step() or 0) >= 3, "some steps")
     reached = run.last_step() or 0
+    assert not run.generations()  # what it saves once it is alone may be there at once
     first.kill()
-    assert not run.generations()
 
     second = run.start()
     assert second.wait(2 * PATIENCE) == 0, run.report()

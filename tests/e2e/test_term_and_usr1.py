@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,6 +82,7 @@ def test_term_and_usr1_at_any_time_lose_nothing(
             attempt = life.next_attempt()
             pause(delay)
             life.send(signal.SIGUSR1, target)
+            sent = time.time()
             run.until_step(1, attempt)
             assert run.attempts()[-1] == attempt, f"USR1 ended the attempt\n{run.report()}"
             run.until(lambda a=attempt: "asked for" in life.sealed(a).values(), "the save that was asked for")
@@ -91,7 +93,8 @@ def test_term_and_usr1_at_any_time_lose_nothing(
             sealed, begin = life.sealed(attempt), restored_step(run, attempt)
             assert max(sealed) == run.last_step(attempt), f"TERM lost steps\n{run.report()}"
             assert list(sealed.values()).count("asked for") == 1, sealed
-            assert target != "group" or sealed.get(begin + 1) == "asked for", (begin, sealed)
+            if target == "group" and sent < run.metrics(attempt)[0]["t"]:  # so it was before that boundary
+                assert sealed.get(begin + 1) == "asked for", (begin, sealed)
     assert life.supervisor.wait() == 0, run.report()
     assert "Traceback" not in run.log()
     for finding in run.verified():

@@ -59,6 +59,11 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def is_stopped(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return stat[stat.rindex(b")") + 2 :][:1] == b"T"
+
+
 def address(supervisor: Supervisor) -> str:
     """Where the supervisor listens, as its worker knows it."""
     environ = Path(f"/proc/{supervisor.worker()}/environ").read_bytes().split(b"\0")
@@ -145,6 +150,7 @@ def test_a_full_socket_costs_no_step(tmp_path: Path, runs: list[Run]) -> None:
     run, supervisor = start(runs, tmp_path / "full")
     to = address(supervisor)
     supervisor.send(signal.SIGSTOP)
+    run.until(lambda: is_stopped(supervisor.pid), "a supervisor that reads no more")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.connect(to)
         sock.setblocking(False)
@@ -204,7 +210,7 @@ def test_a_message_cannot_name_another_sender() -> None:
     """The sender is who the kernel says, whatever pid stands in the message; one without credentials is dropped."""
     inbox = NotifySocket()
     try:
-        wait_until(lambda: Path(inbox.path).exists(), 5, "the socket")
+        wait_until(lambda: Path(inbox.path).exists(), 60, "the socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.sendto(b"MAINPID=1\nREADY=1", inbox.path)
         [message] = inbox.receive()

@@ -19,7 +19,7 @@ def test_a_chain_of_caps(site: Site) -> None:
     run = submitted.run
     followed = run.folder / "followed.txt"
     follower = site.follow(run, followed)
-    for number, step in ((1, 90), (2, 190), (3, 310)):
+    for number, step in ((1, 90), (2, 170), (3, 250)):
         submitted.until(lambda n=number, s=step: (run.last_step(n) or 0) >= s, f"attempt {number}")
         submitted.cap()
         submitted.until_restart(number)
