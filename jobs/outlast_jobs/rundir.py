@@ -43,6 +43,7 @@ class Created(Struct, frozen=True):
 
     run: Run
     note: str | None
+    new: bool = False  # the id was made just now, so nothing that lives or lies anywhere can bear it
 
 
 class RunDirectory(Struct, frozen=True):
@@ -187,8 +188,10 @@ class RunDirectory(Struct, frozen=True):
         if generations and run_id is None:
             raise damage
         if isinstance(damage, Incomplete):
-            run = self._write_run(run_id or uuid.uuid4().hex)
-            return Created(run, f"{damage}; made it anew from the run's generations" if run_id else None)
+            fresh = uuid.uuid4().hex
+            run = self._write_run(run_id or fresh)
+            note = f"{damage}; made it anew from the run's generations" if run_id else None
+            return Created(run, note, new=run.run_id == fresh)
         aside = self.path / f"run.json.damaged-{time.time_ns()}"
         self.run_json.rename(aside)
         run = self._write_run(run_id or uuid.uuid4().hex)

@@ -54,6 +54,7 @@ class Carrier(Struct):
     note_data: Callable[[str, dict[str, Any]], dict[str, Any]]
     standby: Standby
     former: tuple[RunDirectory, str] | None = None  # the run that --fresh took the place of, and its id
+    new: bool = False  # the run's id was made by this start: nothing bears it yet
     ours: Callable[[int], bool] = lambda pid: False  # whether a child serves us and no attempt
     worker_pid: int = 0
     unkillable: tuple[int, ...] = ()  # what was killed and is held in the kernel
@@ -284,7 +285,9 @@ class Carrier(Struct):
         runs = {self.desk.run_id: self.desk.run}
         if self.former is not None:
             runs[self.former[1]] = self.former[0]
-        left = processes.of_any(runs)
+        # to look through all processes takes milliseconds, and the more of them the machine has
+        unborn = {self.desk.run_id} if self.new and not self._cleared_once else set()
+        left = processes.of_any(marked) if (marked := runs.keys() - unborn) else processes.NOTHING
         # the second way, for those whose environment was overwritten, costs more: not at every look
         thorough = not left or how != "look" or not self._cleared_once
         self._cleared_once = True

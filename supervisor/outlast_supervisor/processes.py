@@ -31,6 +31,9 @@ class Survivors(Struct, frozen=True):
         return bool(self.all)
 
 
+NOTHING = Survivors((), ())
+
+
 def children_of(pid: int) -> list[int]:
     """Direct children of a process, over all its threads, zombies included; [] where it is gone."""
     found: list[int] = []

@@ -63,6 +63,7 @@ class Session:
         known: History,
         digests: dict[str, str],
         former: tuple[RunDirectory, str] | None = None,
+        new: bool = False,
     ) -> None:
         self._job, self._run, self._lock, self._known = options.job, run, lock, known
         job = options.job
@@ -103,6 +104,7 @@ class Session:
             note_data=self._note_data,
             standby=self._standby,
             former=former,
+            new=new,
         )
         self._deadlines = Deadlines(launcher, self._carrier.note, loop.post)
         self._around = around(

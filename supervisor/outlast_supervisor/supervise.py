@@ -107,7 +107,7 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
             print(
                 f"outlast: warning: the journal has damage, which is passed over: {damage}", file=sys.stderr
             )
-        session = Session(options, run, created.run.run_id, lock, known, digests, former)
+        session = Session(options, run, created.run.run_id, lock, known, digests, former, new=created.new)
         begun()
         return session.run(_opening(created.note, released))
     finally:

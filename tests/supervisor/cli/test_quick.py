@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,31 @@ def test_a_start_loads_little_before_the_worker_is_there(folder: Path) -> None:
     line = [sys.executable, "-c", LOADED, "run", "--run-dir", "q", "--", "true"]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == "True"
+
+
+LOOKED = """
+import re, sys
+from outlast_supervisor.cli import main
+def look(event, arguments):
+    if event == "open" and re.fullmatch("/proc/[0-9]+/environ", str(arguments[0])):
+        print("looked", flush=True)
+    elif event == "subprocess.Popen":
+        print("started", flush=True)
+sys.addaudithook(look)
+main()
+"""
+
+
+def test_a_run_that_begins_now_is_not_looked_for_among_all_processes(folder: Path) -> None:
+    """Nothing can bear an id that was just made; a start of a run that was there before does look."""
+
+    def before_the_worker(*command: str) -> list[str]:
+        line = [sys.executable, "-c", LOOKED, "run", "--run-dir", "q", "--", *command]
+        done = subprocess.run(line, capture_output=True, text=True, check=True)
+        return list(itertools.takewhile(lambda word: word != "started", done.stdout.split()))
+
+    assert before_the_worker("true") == []
+    assert before_the_worker("echo", "again") != []
 
 
 def test_status_loads_little(run: RunDirectory) -> None:
