@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -52,12 +53,22 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """The index, without its files."""
 
 
-def encode_note(note: Note) -> bytes:
-    """The bytes of a note. ValueError for what JSON has no numbers for, and where it is too long."""
+def encode_files(files: Sequence[File]) -> bytes:
+    """The files as a note has them, to be kept from one note to the next."""
+    return msgspec.json.encode(files)
+
+
+def encode_note(note: Note, known: bytes = b"[]") -> bytes:
+    """The bytes of a note. ValueError for what JSON has no numbers for, and where it is too long.
+
+    ``known`` are further files, from `encode_files`, which stand before those of the note.
+    """
     # the index not by msgspec's encoder: that one writes NaN as null without a word
     index = msgspec.Raw(json.dumps(note.index, allow_nan=False, separators=(",", ":")).encode())
     told = {"schema": note.schema, "generation": note.generation, "began": note.began}
-    data = msgspec.json.encode({**told, "index": index, "files": note.files})
+    lists = [text for text in (known, encode_files(note.files)) if text != b"[]"]
+    files = msgspec.Raw(b"[" + b",".join(text[1:-1] for text in lists) + b"]")
+    data = msgspec.json.encode({**told, "index": index, "files": files})
     if len(data) > NOTE_MOST:
         raise ValueError(f"a note of {len(data)} bytes is more than the {NOTE_MOST} that are read")
     return data
