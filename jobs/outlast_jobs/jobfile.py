@@ -7,12 +7,12 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from outlast_jobs.catalog import is_shipped, resolve_job, shipped_jobs
 from outlast_jobs.contract import Schema
-from outlast_jobs.jobfile_check import check_job
 from outlast_jobs.jobfile_errors import JobFileError, quoted
 from outlast_jobs.jobfile_model import (
     Daemon,
@@ -28,8 +28,10 @@ from outlast_jobs.jobfile_model import (
     Stop,
 )
 from outlast_jobs.jobfile_values import ReadError, read_value
-from outlast_jobs.jobfile_yaml import Mapping, Scalar, parse, read_text
 from outlast_jobs.resolved import command_digest, job_digest, job_to_yaml
+
+if TYPE_CHECKING:
+    from outlast_jobs.jobfile_yaml import Mapping
 
 __all__ = [
     "Daemon",
@@ -63,6 +65,9 @@ def load_job(path: Path, *, run_dir: str | None = None, extra: Sequence[str] = (
     The file's own relative paths start at its folder; those given on the command line, and the run directory
     of a shipped job, start at the current directory.
     """
+    from outlast_jobs.jobfile_check import check_job  # the job of a bare command needs neither of the two
+    from outlast_jobs.jobfile_yaml import parse, read_text
+
     file = str(path)
     tree = parse(read_text(path), file)
     resolved = "schema" in tree.pairs
@@ -105,6 +110,9 @@ def job_from_command(argv: Sequence[str], run_dir: str | None = None, cwd: str |
 
 def job_from_resolved(text: str, file: str = "job.yaml") -> Job:
     """The job that ``job_to_yaml`` wrote; nothing in it is looked up again, so any host can read it."""
+    from outlast_jobs.jobfile_check import check_job
+    from outlast_jobs.jobfile_yaml import parse
+
     tree = parse(text, file)
     if "schema" not in tree.pairs:
         raise JobFileError(file, f"missing; expected {quoted(Schema.JOB)}", line=tree.line, key="schema")
@@ -114,6 +122,8 @@ def job_from_resolved(text: str, file: str = "job.yaml") -> Job:
 
 def _take_schema(tree: Mapping, file: str) -> str | None:
     """Takes out the two keys that only resolved jobs have, and tells where the job came from."""
+    from outlast_jobs.jobfile_yaml import Scalar
+
     schema = tree.pairs.pop("schema", None)
     if schema is None:
         return None

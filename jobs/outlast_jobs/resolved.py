@@ -9,16 +9,20 @@ from typing import Any
 from outlast_jobs.contract import Schema
 from outlast_jobs.jobfile_fields import keys_of
 from outlast_jobs.jobfile_model import Job, Save, Section
-from outlast_jobs.jobfile_yaml import plain_value
 
 _HEAD = (
     "# the job as outlast resolved it at the latest start; written anew each time, never read as a job file\n"
 )
 
+# what every job has, and does not count: it is added, or is where the job lies
+_ALWAYS = frozenset({"name", "command", "env", "workdir", "run_dir", "source"})
+
 
 def job_to_yaml(job: Job) -> str:
     """The text of a run's job.yaml, which ``job_from_resolved`` reads back as the same job."""
     import yaml
+
+    from outlast_jobs.jobfile_yaml import plain_value
 
     base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -43,8 +47,7 @@ def job_to_yaml(job: Job) -> str:
 
 def job_digest(job: Job) -> str:
     """Digest of what a job asks for, wherever it lies or waits; unset keys don't count, so new ones change nothing."""
-    tree = _plain(job, defaults=False)
-    tree |= _command(job)
+    tree = _set(job) | _command(job)
     for apart in ("workdir", "run_dir", "daemon"):  # where it lies, and its place in a queue
         tree.pop(apart, None)
     if job.start_from is not None:
@@ -72,8 +75,17 @@ def _digest(tree: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
+def _set(job: Job) -> dict[str, Any]:
+    """What ``_plain`` makes of a job without its defaults: where all is as by default, without the model's keys."""
+    blank = Job(name="", command=())
+    for name in job.__struct_fields__:
+        if name not in _ALWAYS and getattr(job, name) != getattr(blank, name):
+            return _plain(job, defaults=False)
+    return {"name": job.name}
+
+
 def _plain(section: Section, *, defaults: bool) -> dict[str, Any]:
-    """A section as a job file would write it."""
+    """A section as a job file would write it. The first look at a model's keys takes a start two milliseconds."""
     tree: dict[str, Any] = {}
     for key in keys_of(type(section)).values():
         value = getattr(section, key.name)

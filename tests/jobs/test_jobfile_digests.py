@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.jobs.jobfiles import WHOLE, loaded, written
 
+from outlast_jobs import resolved
 from outlast_jobs.jobfile import (
+    Job,
     Keep,
+    Signals,
+    Slurm,
     command_digest,
     job_digest,
+    job_from_command,
     load_job,
 )
 
@@ -52,3 +58,28 @@ def test_digests_do_not_know_which_python_it_is(tmp_path: Path, monkeypatch: pyt
 def test_an_explicit_default_changes_no_digest(tmp_path: Path) -> None:
     """Writing out what holds anyway is no change of the job."""
     assert job_digest(loaded(tmp_path, "")) == job_digest(loaded(tmp_path, "keep: {last: 3}\nsick: stop"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"env": {"A": "b"}},
+        {"workdir": "/w", "run_dir": "/r", "source": "/s/job.yaml"},
+        {"keep": Keep(last=4)},
+        {"signals": Signals(mode="outlast")},
+        {"slurm": Slurm()},
+        {"start_from": "/w/step"},
+        {"preload": ("torch", "numpy")},
+        {"standby": True},
+        {"notices": ("aws",)},
+    ],
+)
+def test_the_short_way_to_a_digest_leads_to_the_same(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is as by default is digested without a look at the model's keys, and alike."""
+    job: Job = msgspec.structs.replace(job_from_command(("sh", "-c", "true")), **changes)
+    found = job_digest(job)
+    monkeypatch.setattr(resolved, "_set", lambda job: resolved._plain(job, defaults=False))
+    assert job_digest(job) == found
