@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -121,6 +122,9 @@ os._exit(code)
 """
 
 
+_MARK = b"all before this is heard"
+
+
 class Zygote:
     """A process that has imported torch and forks a trainer when asked: importing takes seconds each time."""
 
@@ -154,21 +158,23 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
 class Trainer:
     """One attempt."""
 
-    def __init__(self, zygote: Zygote, pid: int, log: Path) -> None:
+    def __init__(self, zygote: Zygote, pid: int, log: Path, caught_up: Callable[[], None]) -> None:
         self.pid = pid
         self.log = log
         self._zygote = zygote
+        self._caught_up = caught_up
         self._code: int | None = None
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def finish(self) -> tuple[int, str]:
-        """Exit code and output; the pid is not free before this."""
+        """Exit code and output; by then all that it said is heard. The pid is not free before this."""
         if self._code is None:
             state = Path(f"/proc/{self.pid}/stat")
             wait_until(lambda: state.read_text().rsplit(") ", 1)[1][0] == "Z", 60, "the trainer's end")
             self._code = self._zygote.wait(self.pid)
+            self._caught_up()
         return self._code, self.log.read_text()
 
     def end(self) -> None:
@@ -193,6 +199,7 @@ class Listener:
         self._started: list[Trainer] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address)
+        self._marked = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
         (folder / "train.py").write_text(TRAIN)
 
@@ -219,7 +226,8 @@ class Listener:
     def start(self, **changes: str) -> Trainer:
         """Start the next attempt, from the newest generation where there is one."""
         log = self.folder / f"log-{self.attempt + 1}"
-        trainer = Trainer(self._zygote, self._zygote.fork(self.folder, self.environment(**changes), log), log)
+        pid = self._zygote.fork(self.folder, self.environment(**changes), log)
+        trainer = Trainer(self._zygote, pid, log, self._catch_up)
         self._started.append(trainer)
         return trainer
 
@@ -264,7 +272,21 @@ class Listener:
             trainer.end()
         self._socket.close()
 
+    def _catch_up(self) -> None:
+        """Wait until everything that was sent by now is heard."""
+        self._marked.clear()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            try:
+                sock.sendto(_MARK, self.address)
+            except OSError:  # a test has closed the socket, or removed it
+                return
+        if not self._marked.wait(60):
+            raise TimeoutError("waited 60 s in vain for what the trainer said")
+
     def _read(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._socket.recv(8192):
+                if data == _MARK:
+                    self._marked.set()
+                    continue
                 self.heard.append(dict(line.split("=", 1) for line in data.decode().split("\n")))

@@ -73,8 +73,8 @@ def test_the_watchdog_ends_a_loop_that_hangs_and_spares_one_that_was_stopped(
 def saving_with_helper(mark: Path) -> list[str]:
     """One that cannot save without a process of its own, which knows nothing of signals."""
     script = (
-        "sleep 1000 & helper=$!; "
         "trap 'sleep 0.3; kill -0 $helper && echo saved > \"$0\"; kill $helper; exit 75' TERM; "
+        "sleep 1000 & helper=$!; "
         "while :; do sleep 0.05; done"
     )
     return ["/bin/sh", "-c", script, str(mark)]

@@ -137,7 +137,7 @@ def test_term_to_the_whole_group_saves_once_and_leaves_no_loader(make: Callable[
     env = {"WORKERS": "2", "PAUSE": "0.01"}
     whole = _uninterrupted(make, **env)
     cut = make("cut")
-    process = cut.start(**env)
+    process = cut.start(**{**env, "PAUSE": "0.1"})  # far from done when it is stopped
     cut.wait_for_step(5)
     for _ in range(50):
         os.killpg(process.pid, signal.SIGTERM)
@@ -157,7 +157,7 @@ def test_term_to_the_whole_group_saves_once_and_leaves_no_loader(make: Callable[
 
 def test_a_request_saves_the_next_boundary_and_training_goes_on(listener: Listener) -> None:
     """USR1 brings one generation and no exit."""
-    process = listener.start(TOTAL="60", PAUSE="0.02")
+    process = listener.start(TOTAL="60", PAUSE="0.04")
     listener.wait_for_step(3)
     process.signal(signal.SIGUSR1)
     listener.wait("X_OUTLAST_SEALED")
@@ -339,7 +339,7 @@ def test_a_break_at_a_sealed_step_still_ends_with_a_final_generation(listener: L
 
 def test_a_run_killed_after_its_last_step_is_finished_without_training(listener: Listener) -> None:
     """Resumed from the last step, unsealed as final: nothing is trained, the final generation is sealed."""
-    process = listener.start(TOTAL="8", OUTLAST_SAVE_EVERY_STEPS="4", PAUSE="0.05")
+    process = listener.start(TOTAL="8", OUTLAST_SAVE_EVERY_STEPS="4", PAUSE="0.4")
     listener.wait("X_OUTLAST_SEALED", "step-000000004.a0001")
     process.signal(signal.SIGKILL)
     process.finish()
