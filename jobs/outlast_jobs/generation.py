@@ -43,6 +43,9 @@ class GenerationName(Struct, frozen=True):
     def __lt__(self, other: GenerationName) -> bool:
         return (self.attempt, self.step, self.final) < (other.attempt, other.step, other.final)
 
+    def __le__(self, other: GenerationName) -> bool:
+        return not other < self
+
     @classmethod
     def parse(cls, text: str) -> GenerationName | None:
         """The name in ``text``, or None where it is not exactly how a generation's folder is called."""

@@ -74,6 +74,11 @@ def test_order_is_attempt_then_step() -> None:
     names = [GenerationName.parse(text) for text in order]
     for shuffled in itertools.permutations(names):
         assert [str(name) for name in sorted(name for name in shuffled if name)] == order
+    for (n, one), (m, other) in itertools.product(enumerate(names), repeat=2):
+        assert one is not None
+        assert other is not None
+        found = (one < other, one <= other, one == other, one >= other, one > other)
+        assert found == (n < m, n <= m, n == m, n >= m, n > m)
 
 
 ENTRY = {"bytes": 3, "sha256": "a" * 64}
