@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 _CHUNK = 1 << 20  # bytes that are copied at a time
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(msgspec.Struct, frozen=True):
     """A format: which highest bytes a NaN can have, and whether a whole number of those bits is one."""
 
     nbytes: int

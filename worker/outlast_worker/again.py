@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from outlast_worker.imaging import Plan, plan
@@ -25,8 +25,7 @@ class _Differs(Exception):
     """The state is not made as the one before, or not so that it can be compared."""
 
 
-@dataclass(frozen=True)
-class _Leaf:
+class _Leaf(msgspec.Struct, frozen=True):
     """A tensor that was taken out: its place in memory, and its reference."""
 
     kind: Any  # a type
@@ -34,8 +33,7 @@ class _Leaf:
     reference: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Box:
+class _Box(msgspec.Struct, frozen=True):
     """A container with tensors somewhere below it. Of a list or tuple the keys are its length alone."""
 
     kind: Any  # a type
@@ -44,8 +42,7 @@ class _Box:
     attributes: dict[str, _Leaf | _Box | _Plain]
 
 
-@dataclass(frozen=True)
-class _Plain:
+class _Plain(msgspec.Struct, frozen=True):
     """What holds no tensor that was taken out: converted each time."""
 
     path: str
@@ -53,8 +50,7 @@ class _Plain:
     inline: bool = False
 
 
-@dataclass(frozen=True)
-class _Mould:
+class _Mould(msgspec.Struct, frozen=True):
     """A plan without its tensors, which must not be kept alive by it."""
 
     made: _Box

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from outlast_worker.cost import Cost
@@ -28,8 +28,7 @@ class Changed(Exception):
     """What was copied is not the boundary's state: weights were changed in the meantime."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of a save."""
 
     saved: Saved | None = None

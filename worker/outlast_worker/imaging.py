@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from outlast_jobs.buffer_note import Storage
@@ -19,8 +19,7 @@ from outlast_worker.transfers import Transfers
 from outlast_worker.window import Probe, Span, Watched, copy_now, watch
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """How the shards of a state lie in a buffer."""
 
     taken: Taken
@@ -33,8 +32,7 @@ class Plan:
         return self.starts[-1]
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """A state that is in the buffer, but for what is still to be copied."""
 
     plan: Plan

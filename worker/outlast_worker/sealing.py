@@ -7,10 +7,10 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from outlast_jobs.contract import BUFFER_NAME, Field, Phase
@@ -32,14 +32,13 @@ from outlast_worker.space import shortage
 from outlast_worker.yielding import beside
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptions:
+class Descriptions(msgspec.Struct, frozen=True):
     """What every index of this attempt says about where the state comes from."""
 
-    fingerprint: dict[str, Any] = field(default_factory=dict)
-    code: dict[str, Any] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
-    data: dict[str, Any] = field(default_factory=dict)
+    fingerprint: dict[str, Any] = {}
+    code: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    data: dict[str, Any] = {}
 
 
 class Seals:
