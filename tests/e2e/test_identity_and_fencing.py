@@ -118,7 +118,7 @@ MINI = ["{python}", "{scripts}/mini.py", "--workers", 0, "--steps"]
 
 def test_a_takeover_ends_a_living_supervisor(make_run: MakeRun) -> None:
     """`--takeover` has a living supervisor save and end with 75, and goes on from exactly there."""
-    run = make_run({"command": [*MINI, 80, "--step-seconds", 0.02], "save": {"every_steps": 1000}})
+    run = make_run({"command": [*MINI, 80, "--step-seconds", 0.05], "save": {"every_steps": 1000}})
     first = run.start()
     first.until(lambda: (run.last_step() or 0) >= 10, "some steps")
     second = run.start("--takeover")

@@ -27,7 +27,7 @@ with ckpt:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        time.sleep(0.005)
+        time.sleep(0.01)
         ckpt.step(loss=loss)
 """
 
