@@ -11,7 +11,6 @@ from outlast_jobs.buffer_note import File, Note, encode_files, encode_note
 from outlast_jobs.buffer_state import META_AT, NOTE_AT, header
 from outlast_jobs.generation import META, GenerationName, Index
 from outlast_jobs.nans import KINDS
-from outlast_worker import metapickle
 from outlast_worker.buffer import Buffer
 from outlast_worker.imaging import Plan, storages_of
 from outlast_worker.layout import Layout
@@ -33,7 +32,7 @@ def note_down(
     ``index`` has no files yet; ``began`` is on the monotonic clock.
     """
     meta = _Room(buffer.behind[META_AT:])
-    torch.save(meta_of(planned.taken), cast(IO[bytes], meta), pickle_module=metapickle)
+    torch.save(meta_of(planned.taken), cast(IO[bytes], meta))
     if meta.at > meta.room.nbytes:
         return None
     shards = _shards(planned)
