@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from outlast_jobs.contract import ExitCode
 from outlast_jobs.identity import ProcessIdentity, hostname
-from outlast_jobs.jobfile import job_from_command
+from outlast_jobs.jobfile import Job, job_from_command
 from outlast_jobs.locks import Held, RunLock
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor import early, spawn
 from outlast_supervisor import events as ev
 from outlast_supervisor.launch import Launcher, Opened
+from outlast_supervisor.supervise import Refused, preflight
 
 FRESH = ev.Chosen(1, None, None, 0, True, "no generation yet", 0)
 
@@ -156,3 +158,19 @@ def test_each_attempt_has_a_log_with_all_that_it_said(
         assert lines[0] == "line 0"
     os.close(spawn.open_log(launcher.run.attempt_log(1), "again"))
     assert launcher.run.attempt_log(1).read_text().endswith("line 999\nagain\n"), "opened to append"
+
+
+def test_a_program_is_looked_for_as_exec_does(tmp_path: Path) -> None:
+    """What cannot be executed is passed over in PATH; what is nowhere in it is 64 before any attempt."""
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "program").mkdir()
+    (folders[1] / "program").touch(mode=0o644)
+    path = ":".join(map(str, folders))
+    asked = Job(name="x", command=("program",), workdir=str(tmp_path), run_dir="r", env={"PATH": path})
+    with pytest.raises(Refused, match="not in PATH") as refused:
+        preflight(asked)
+    assert refused.value.code == ExitCode.USAGE
+    (folders[2] / "program").touch(mode=0o755)
+    preflight(asked)
