@@ -99,12 +99,12 @@ def test_the_work_of_each_saving_thread_counts_from_its_beginning() -> None:
 def test_a_thread_that_waits_for_the_disk_is_hardly_a_saver(monkeypatch: pytest.MonkeyPatch) -> None:
     """On two cores, one of which trains: a thread that works and one that mostly waits take next to nothing."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(time, "thread_time", lambda: worked[threading.get_ident()])
+    monkeypatch.setattr(time, "thread_time", lambda: worked[threading.get_native_id()])
     worked: dict[int, float] = {}
     cost = Cost(1, 0.0, clock=lambda: 0.0)
 
     def saver(seconds: float) -> None:
-        worked[threading.get_ident()] = seconds
+        worked[threading.get_native_id()] = seconds
         cost.works()
 
     for seconds in (1.0, 0.1):

@@ -47,11 +47,13 @@ class Cost:
 
     def begins_work(self) -> None:
         """What the calling thread did before was not for this save."""
-        self._began[threading.get_ident()] = time.thread_time()
+        self._began[threading.get_native_id()] = time.thread_time()
 
     def works(self) -> None:
         """The calling thread has worked until now for this save, from its own beginning or `begins_work` on."""
-        me = threading.get_ident()
+        me = (
+            threading.get_native_id()
+        )  # a thread's other number may be that of an earlier one, which has ended
         self._worked[me] = time.thread_time() - self._began.get(me, 0.0)
 
     def seconds(self) -> float:
