@@ -144,8 +144,6 @@ class Session:
         loop.dues += [lambda: self._journaler.next_due, lambda: self._carrier.launch_due]
         loop.dues += [self._own_due, self._around.due]
         loop.listen(self._asks.numbers())
-        for sweep in (self._run.sweep, sweep_sockets):
-            self._carrier.verifier.submit("quiet", sweep)  # the one that nobody waits for
         self._limit(self._job)
         self._around.begin()
         self._notices.want(self._job.notices, self._began)
@@ -229,6 +227,8 @@ class Session:
             self._inbox.watch()
             self._around.ask()
             self._chores.submit("job", lambda: write_job(self._run, self._job))
+            for sweep in (self._run.sweep, sweep_sockets):
+                self._carrier.verifier.submit("quiet", sweep)  # the one that nobody waits for
 
     def _signal(self, number: int) -> None:
         self._around.heard(number)
