@@ -140,7 +140,7 @@ def test_an_end_that_was_moved_ends_nothing(make_run: MakeRun, slurm: FakeSlurm)
 
 def test_an_end_that_passed_while_suspended_ends_nothing(make_run: MakeRun, slurm: FakeSlurm) -> None:
     """Slurm moves the end of a suspended job: after SIGCONT the old end counts only if it is told again."""
-    end = int(time.time()) + 6
+    end = int(time.time()) + 9
     slurm.say("end", end)
     supervisor = started(make_run, slurm)
     supervisor.until(lambda: supervisor.run.records("deadline"), "the end to be known")
