@@ -225,15 +225,16 @@ def test_a_delay_stands_still_with_a_run_that_the_terminal_stops(make_run: MakeR
 
 def test_a_supervisor_that_stood_still_does_not_wait_all_over_again(make_run: MakeRun) -> None:
     """Stopped within a delay it goes on with what is left of it, and says for how long it stood still."""
-    run, first = waits(make_run, "2s")
-    before = time.monotonic()
+    run, first = waits(make_run, "6s")
+    ended = run.records("attempt_ended")[0].mono
+    first.until(lambda: time.monotonic() - ended > 4, "most of the delay")
     with stopped(first.pid, 4.5):
         pass
     assert first.wait() == ExitCode.DONE, run.report()
     paused = only(run.records("paused"))
-    assert 2 <= paused.data["seconds"] <= paused.mono - before
+    assert 2 <= paused.data["seconds"] <= paused.mono - ended + 0.001, "told to a millisecond"
     again = run.records("attempt_started")[1]
-    assert again.mono - paused.mono < 1.9, "the delay was over while it stood still"
+    assert again.mono - paused.mono < 5, "two seconds of the delay were left"
 
 
 def test_a_clock_that_jumps_brings_neither_a_burst_nor_a_miss(make_run: MakeRun) -> None:

@@ -92,7 +92,9 @@ def test_a_storm_of_warnings_asks_once(make_run: MakeRun, slurm: FakeSlurm) -> N
     for _ in range(50):
         supervisor.send(signal.SIGUSR1)
     supervisor.until(lambda: saves(supervisor.run), "a save")
-    supervisor.until(lambda: supervisor.run.records("relayed"), "the record of it, which is written beside it")
+    supervisor.until(
+        lambda: supervisor.run.records("relayed"), "the record of it, which is written beside it"
+    )
     assert len(slurm.calls("squeue")) == 2, slurm.calls()
     assert [r.data["from"] for r in supervisor.run.records("relayed")] == ["SIGUSR1"]
     supervisor.until(lambda: not asking(supervisor), "the end of squeue")
