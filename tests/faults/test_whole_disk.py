@@ -16,6 +16,7 @@ from tests.e2e.harness import Run
 from tests.faults.scale import chance, scaled, told
 from tests.faults.test_odd_folders import OBEYS
 from tests.realparts import needs
+from tests.waiting import wait_until
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
@@ -207,6 +208,10 @@ def test_a_disk_that_turns_read_only_for_good_costs_no_run(
     assert run.start().wait() == ExitCode.CANNOT_WRITE, "a start on such a disk says so, too"
     assert "Read-only file system; make room or give access" in run.supervisors[-1].output
     call("umount", str(run_folder))
+    # a mount namespace that somebody made beside us keeps it mounted, and as it is, until that is gone
+    wait_until(
+        lambda: not Path("/sys/fs/ext4", Path(device).name).exists(), 120, "the end of the file system"
+    )
     subprocess.run(["e2fsck", "-p", "-f", str(image)], capture_output=True, check=False)
     mount("-o", "loop", str(image))
     assert {f.path.name for f in run.verified()} == kept
