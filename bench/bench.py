@@ -66,9 +66,8 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End it as a terminal would: twice, so that nothing is waited for."""
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
+    """End it as a cluster would; a shell may have us and all that we start ignore what a terminal sends."""
+    process.send_signal(signal.SIGTERM)
     process.wait(timeout=30)
 
 
