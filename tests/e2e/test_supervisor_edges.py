@@ -10,26 +10,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.e2e.bare import PYTHON, WAITS, bare, needs_pids, up
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import OUTLAST, PATIENCE, Run, children, gone
+from tests.e2e.harness import OUTLAST, PATIENCE, children, gone
 from tests.waiting import wait_until
-
-PYTHON = "{python}"
-WAITS = "import signal, pathlib, time; pathlib.Path('up').touch()\nwhile True: time.sleep(0.05)"
-"""A worker that is there and does nothing."""
-
-
-def bare(command: list[str], **more: Any) -> dict[str, Any]:
-    return {"command": command, "signals": "native", "stop": {"grace": "5s"}, **more}
-
-
-def up(run: Run) -> Path:
-    """Wait until the script says that it is there."""
-    run.until(lambda: (run.folder / "up").exists(), "the worker's word")
-    return run.folder / "up"
 
 
 def state_of(pid: int) -> str:
@@ -44,18 +29,6 @@ def open_files(pid: int) -> list[str]:
         with contextlib.suppress(OSError):
             found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
     return found
-
-
-def in_namespace(*flags: str) -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run(["unshare", *flags, "true"], capture_output=True).returncode == 0
-
-
-needs_mounts = pytest.mark.skipif(not in_namespace("-m"), reason="needs the right to mount")
-needs_pids = pytest.mark.skipif(
-    not in_namespace("--pid", "--fork", "--mount-proc"), reason="needs the right to make a pid namespace"
-)
 
 
 # --- odd callers ---
@@ -284,101 +257,6 @@ def test_each_of_two_stops_is_answered_and_none_is_left_for_later(make_run: Make
     up(run)
     second.send(signal.SIGTERM)
     assert second.wait() == 75
-
-
-# --- odd disks ---
-
-
-def first_of_all(site: Path) -> dict[str, str]:
-    """Have every Python load the sitecustomize of a folder."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
-
-
-DEAD_DISK = """
-import os, sys, time
-if sys.argv[0].endswith("outlast") and sys.argv[1:2] == ["run"]:
-    from outlast_supervisor import journaler, rules_end, session
-    journaler.PATIENCE = rules_end.EXAMINE_PATIENCE = session.STUCK = session.HOOK_WAIT = 1.0
-    switch, run = os.environ["DISK_IS_DEAD"], os.environ["DISK"]
-
-    def hanging(call):
-        def wrapped(what, *args, **kwargs):
-            if os.path.exists(switch):
-                path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
-                while str(path).startswith(run):
-                    time.sleep(3600)
-            return call(what, *args, **kwargs)
-        return wrapped
-
-    for name in ("open", "write", "fsync", "ftruncate", "listdir", "replace", "mkdir"):
-        setattr(os, name, hanging(getattr(os, name)))
-"""
-
-
-def test_a_dead_disk_holds_neither_a_notice_nor_the_loop(make_run: MakeRun, tmp_path: Path) -> None:
-    """With every call to the run directory hanging TERM reaches the worker, the exit is 75, nothing spins."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(DEAD_DISK)
-    switch = tmp_path / "dead"
-    env = {**first_of_all(site), "DISK_IS_DEAD": str(switch)}
-    run = make_run(bare(["sh", "-c", "touch up; exec sleep 1000"]), env=env)
-    supervisor = run.start(env={"DISK": str(run.directory.path)})
-    up(run)
-    supervisor.worker()
-    switch.touch()
-    supervisor.send(signal.SIGUSR2)  # a look at the clock, and a status that hangs from now on
-    supervisor.send(signal.SIGTERM)
-    assert supervisor.wait() == 75
-    run.nothing_left()
-
-
-@needs_mounts
-def test_a_run_directory_that_cannot_be_written_is_73(make_run: MakeRun) -> None:
-    """On a read-only disk nothing is started, the exit is 73, and no folder is left in /tmp."""
-    run = make_run(bare(["true"]))
-    run.directory.path.mkdir()
-    sockets = run.folder / "sockets"
-    sockets.mkdir()
-    mount = f'mount --bind "{run.directory.path}" "{run.directory.path}" && '
-    mount += f'mount -o remount,bind,ro "{run.directory.path}" && exec "$@"'
-    readonly = run.start(
-        wrapper=("unshare", "-m", "sh", "-c", mount, "sh"), env={"XDG_RUNTIME_DIR": str(sockets)}
-    )
-    assert readonly.wait() == 73
-    assert "cannot write the run directory" in readonly.output
-    assert not list(sockets.iterdir())
-
-
-@needs_mounts
-def test_two_views_of_one_disk_have_one_lock(make_run: MakeRun) -> None:
-    """A second start that sees the run under another path, in another mount namespace, exits 69."""
-    run = make_run(bare([PYTHON, "train.py"]), script=WAITS)
-    first = run.start()
-    up(run)
-    other = run.folder / "other"
-    other.mkdir()
-    mount = f'mount --bind "{run.directory.path}" "{other}" && exec "$@"'
-    second = run.start("--run-dir", str(other), wrapper=("unshare", "-m", "sh", "-c", mount, "sh"))
-    assert second.wait() == 69
-    first.send(signal.SIGTERM)
-    assert first.wait() == 75
-
-
-def test_a_removed_run_directory_ends_the_run_for_good(make_run: MakeRun, tmp_path: Path) -> None:
-    """A run whose directory is removed under it is killed and ends with 73: 75 would begin it at zero."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        "import sys\nif sys.argv[0].endswith('outlast') and sys.argv[1:2] == ['run']:\n"
-        "    from outlast_supervisor import session\n    session.LOCK_EVERY = 0.3\n"
-    )
-    run = make_run(bare([PYTHON, "train.py"]), script=WAITS, env=first_of_all(site))
-    supervisor = run.start()
-    up(run)
-    shutil.rmtree(run.directory.path)
-    assert supervisor.wait() == 73
-    assert "removed or moved away" in supervisor.output
 
 
 # --- the first process of a container ---

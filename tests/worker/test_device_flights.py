@@ -13,7 +13,7 @@ from tests.worker.device_copies import LATER, copied, gated, passed, state
 from tests.worker.scripts.streams import Stream, Threads
 
 from outlast_jobs.buffer_state import STATE_AT, State
-from outlast_worker import meanwhile, sources
+from outlast_worker import flight, meanwhile, sources
 from outlast_worker.buffer import Buffer
 from outlast_worker.cost import Cost
 from outlast_worker.imaging import Plan, plan
@@ -52,7 +52,7 @@ class Saves:
     def state(self) -> State:
         return State(self.buffer.behind[STATE_AT])
 
-    def begin(self) -> bool:
+    def begin(self, goes_on: Any = lambda: None) -> bool:
         nothing: Any = lambda *_: None  # noqa: E731
         cost = Cost(1, time.monotonic())
         return self.saves.begin(
@@ -61,7 +61,7 @@ class Saves:
             self._note,
             self._write,
             announce=nothing,
-            goes_on=nothing,
+            goes_on=goes_on,
             report=nothing,
             landed=nothing,
             cost=cost,
@@ -125,6 +125,26 @@ def test_a_copy_counts_for_those_after_us_when_it_has_arrived(
     assert run.states == [State.NONE, State.COPIED]
     assert run.state is State.SEALED
     assert not flight.differed()
+
+
+def test_what_is_told_at_a_boundary_is_told_before_a_thread_is_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The training's thread lets go of the interpreter for it, and would have to wait for its turn behind the saver."""
+    saves, order = Saves(monkeypatch), list[str]()
+    carry = flight.Crew.carry
+
+    def carried(crew: flight.Crew, job: Any) -> None:
+        order.append("begun")
+        carry(crew, job)
+
+    monkeypatch.setattr(flight.Crew, "carry", carried)
+    assert saves.begin(lambda: order.append("told"))
+    found = saves.saves.flight
+    assert found is not None
+    saves.saves.close()
+    found.wait()
+    assert order == ["told", "begun"]
 
 
 def test_a_device_that_takes_no_copies_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,9 +70,7 @@ class RunContext(NamedTuple):
 
     def policy(self, every_steps: int | None, every_seconds: float | None) -> SavePolicy:
         """The cadence: the job's word, and the script's where the job has none."""
-        from outlast_jobs.cadence import (
-            SavePolicy,  # with msgspec, which a run without supervisor has no use for
-        )
+        from outlast_jobs.cadence import SavePolicy  # here: a run without supervisor needs no msgspec
 
         return SavePolicy(
             every_steps=self.every_steps if self.every_steps is not None else every_steps,

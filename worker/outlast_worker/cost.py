@@ -51,9 +51,7 @@ class Cost:
 
     def works(self) -> None:
         """The calling thread has worked until now for this save, from its own beginning or `begins_work` on."""
-        me = (
-            threading.get_native_id()
-        )  # a thread's other number may be that of an earlier one, which has ended
+        me = threading.get_native_id()  # the other number may be that of a thread that has ended
         self._worked[me] = time.thread_time() - self._began.get(me, 0.0)
 
     def seconds(self) -> float:

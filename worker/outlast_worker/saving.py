@@ -138,10 +138,9 @@ def seal_taken(
 ) -> Saved:
     """Write what was taken, from ``images`` and ``meta`` where given, and seal it; as `save_generation` says.
 
-    With so many ``threads`` at the most; as many as there are cores otherwise.
-
-    What ``before_seal`` raises, once all files are written, ends the save; it is told whether a part holds a NaN,
-    which makes the generation unhealthy. ``began`` is on the monotonic clock.
+    At most ``threads`` write it, or as many as there are cores. What ``before_seal`` raises, once all files are
+    written, ends the save; it is told whether a part holds a NaN, which makes the generation unhealthy. ``began`` is
+    on the monotonic clock.
     """
     sealer = Sealer(checkpoints, name.attempt, name, progress=progress)
     sealer.begin()
