@@ -33,8 +33,8 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 # In an environment of its own: the peers are no part of outlast.
-bench: bench/.venv/.installed
-	bench/.venv/bin/python bench/results.py
+bench: $(STAMP) bench/.venv/.installed
+	bench/.venv/bin/python bench/results.py --alone $(BIN)/python
 
 bench/.venv/.installed: pyproject.toml constraints-dev.txt bench/requirements.txt
 	$(PYTHON) -m venv bench/.venv
