@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from outlast_jobs import buffer_state
 from outlast_jobs.blocks import ALIGN
 from outlast_jobs.buffer_state import State
 from outlast_jobs.memory import SPARE, available, roomy
+from outlast_worker.hugepages import HUGE, map_shared, put_together
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _STRETCH = 32 << 20  # what is touched in one call
@@ -29,17 +29,16 @@ class Buffer:
         self.fd = _make(size) if fd is None else fd
         try:
             whole = os.fstat(self.fd).st_size
-            self._memory = mmap.mmap(self.fd, whole)
+            memory = map_shared(self.fd, whole)
         except BaseException:
             os.close(self.fd)
             raise
         self.size = buffer_state.header_at(whole)
         """Bytes that images may take."""
-        whole_view = memoryview(self._memory)
-        self.view = whole_view[: self.size]
-        self.behind = whole_view[self.size :]
+        self.view = memory[: self.size]
+        self.behind = memory[self.size :]
         """The header, and what follows it."""
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
     def tell(self, state: State) -> None:
         """Say how far the copy is, to whoever reads it after our end."""
@@ -48,8 +47,10 @@ class Buffer:
     def touch(self) -> None:
         """Have the system give all of it now: the first write to a page costs many times a copy of it."""
         libc = ctypes.CDLL(None)
+        huge = True
         for start in range(0, self.size, _STRETCH):
             length = min(_STRETCH, self.size - start)
+            huge = huge and put_together(self.view[start : start + length - length % HUGE])
             if libc.madvise(ctypes.c_void_p(self.address + start), ctypes.c_size_t(length), _POPULATE_WRITE):
                 for at in range(start, start + length, ALIGN):
                     self.view[at] = self.view[at]

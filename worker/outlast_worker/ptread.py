@@ -26,10 +26,10 @@ from msgspec import Struct
 from outlast_jobs import durable
 from outlast_jobs.errors import Cancelled, Corrupt
 from outlast_jobs.generation import FileEntry
+from outlast_worker.hugepages import HUGE
 from outlast_worker.ptfile import require_safe_loader
 
 _PIECE = 2 << 20  # one huge page: it is zeroed, filled and hashed while it is in the processor's cache
-_HUGE = 2 << 20
 _PLACED = 64 << 10  # bytes; below this, copying is cheaper than memory of its own
 _TAILS = (128 << 10, 4 << 20)  # bytes at the end in which the archive's directory is looked for
 _TENSOR = re.compile(r"[^/]+/data/[0-9]+")
@@ -214,17 +214,17 @@ class _Pass:
 
 def _room(length: int) -> tuple[torch.UntypedStorage, memoryview]:
     """Fresh memory for one tensor; it is given back when the last tensor in it goes."""
-    if length < _HUGE:
+    if length < HUGE:
         storage = torch.UntypedStorage(length)
         bytes_of: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
         return storage, memoryview(bytes_of).cast("B")
     try:
         # private: a loader process that is forked must not write into the trainer's memory
-        memory = mmap.mmap(-1, length + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mmap.mmap(-1, length + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no memory for a tensor of {length} bytes: {error.strerror}") from error
     whole = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -whole.data_ptr() % _HUGE
+    start = -whole.data_ptr() % HUGE
     with contextlib.suppress(OSError, AttributeError):  # a kernel without them has small ones
         memory.madvise(mmap.MADV_HUGEPAGE)
     room = memoryview(memory)[start : start + length]
