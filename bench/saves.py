@@ -199,14 +199,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one save of little: only to see that it runs")
     parser.add_argument("--megabytes", type=int, nargs="*", default=[300, 1200])
-    parser.add_argument("--rounds", type=int, help="saves a process; 5, and 3 of large states")
-    parser.add_argument("--turns", type=int, default=2, help="processes a contender")
+    parser.add_argument("--rounds", type=int, help="saves a process; 5, and 4 of large states")
+    parser.add_argument("--turns", type=int, help="processes a contender; 2, and 1 of large states")
     parser.add_argument("--only", help="contenders whose name begins with one of these, by semicolons")
     options = parser.parse_args()
     starts = tuple((options.only or "").split(";"))
     for megabytes in [60] if options.quick else options.megabytes:
         large = megabytes >= LARGE
-        rounds, turns = (1, 1) if options.quick else (options.rounds or (3 if large else 5), options.turns)
+        rounds, turns = (4, 1) if large else (5, 2)
+        rounds, turns = (1, 1) if options.quick else (options.rounds or rounds, options.turns or turns)
         names = [name for name in (*LIMITS, *PEERS, *OURS) if name.startswith(starts)]
         if large and not options.only:
             names = [name for name in names if name not in NOT_LARGE]

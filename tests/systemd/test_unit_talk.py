@@ -19,9 +19,11 @@ pytestmark = needs("systemd", "namespaces")
 FOREVER = ["/bin/sh", "-c", "trap 'exit 75' TERM; while :; do sleep 0.05; done"]
 SILENCE = 2.0  # seconds: the watchdog's
 HANG = """
-import ctypes, os, sys, threading, time
+import ctypes, os, signal, sys, threading, time
 
 def hold_the_lock_of_the_interpreter():
+    # one that came to this thread would end the pause, and give the others a turn
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     while not os.path.exists({file!r}):
         time.sleep(0.02)
     os.remove({file!r})
