@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import mmap
 import os
 import shutil
 import threading
@@ -203,3 +204,12 @@ def test_without_a_second_thread_one_does_it_all(tmp_path: Path, monkeypatch: py
     image = Bytes(os.urandom(9 * ALIGN + 1))
     durable.write_file(tmp_path / "f", image)
     assert (tmp_path / "f").read_bytes() == image.content
+
+
+def test_a_kernel_without_huge_pages_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes are written from small ones."""
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 9999)
+    content = os.urandom(2 * BLOCK + 777)
+    written = durable.write_file(tmp_path / "file", Bytes(content))
+    assert (tmp_path / "file").read_bytes() == content
+    assert written.sha256 == hashlib.sha256(content).hexdigest()
