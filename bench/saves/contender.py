@@ -15,6 +15,9 @@ import psutil
 import torch
 from torch import nn
 
+LOOK = 0.005
+"""Seconds between two looks for the end of a save that tells nobody: more of them would take from the save itself."""
+
 
 class Contender(ABC):
     """One way. ``save`` returns when the training may go on; the future's result comes when all is on disk.

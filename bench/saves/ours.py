@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from contender import Contender, done
+from contender import LOOK, Contender, done
 
 PATIENCE = 300.0  # seconds
 
@@ -50,8 +50,7 @@ class Outlast(Contender):
             while not self.sealed():
                 if time.monotonic() > until:
                     raise TimeoutError(f"no generation in {PATIENCE:g} s")
-                # so fine is the figure, the time at which a seal was seen: to look more often takes from the save
-                time.sleep(0.005)
+                time.sleep(LOOK)  # so fine is the figure: it is the time at which a seal was seen
             descriptor = os.open(self.checkpoints, os.O_RDONLY)
             os.fsync(descriptor)  # or the name might not last
             os.close(descriptor)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from contender import Contender, done, sync
+from contender import LOOK, Contender, done, sync
 
 THREADS = len(os.sched_getaffinity(0))
 PATIENCE = 300.0  # seconds
@@ -169,7 +169,7 @@ class FlashCheckpoint(Contender):
             while not self.newest.exists() or self.newest.read_text() != path.name:
                 if time.monotonic() > until:
                     raise TimeoutError(f"step {path.name} was not saved in {PATIENCE:g} s")
-                time.sleep(0.001)  # so fine is the figure: it is the time at which its word was seen
+                time.sleep(LOOK)  # so fine is the figure: it is the time at which its word was seen
             sync(path)
 
         return self.pool.submit(wait)

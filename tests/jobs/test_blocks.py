@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -204,6 +205,37 @@ def test_without_a_second_thread_one_does_it_all(tmp_path: Path, monkeypatch: py
     image = Bytes(os.urandom(9 * ALIGN + 1))
     durable.write_file(tmp_path / "f", image)
     assert (tmp_path / "f").read_bytes() == image.content
+
+
+def huge_around(memory: memoryview | mmap.mmap) -> int:
+    """Kilobytes in huge pages of the mapping that holds these bytes."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            first, last = (int(number, 16) for number in words[0].split("-"))
+            inside = first <= address < last
+        elif inside and words[0] == "AnonHugePages:":
+            return int(words[1])
+    return 0
+
+
+def test_blocks_that_are_put_together_lie_in_huge_pages(tmp_path: Path) -> None:
+    """Where this kernel gives any to memory that asks for them."""
+    control = mmap.mmap(-1, 3 * BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    control.madvise(mmap.MADV_HUGEPAGE)
+    control[:] = bytes(3 * BLOCK)
+    found = []
+
+    class Looking(Bytes):
+        def block(self, start: int, scratch: memoryview) -> memoryview:
+            block = super().block(start, scratch)
+            found.append(huge_around(block))
+            return block
+
+    durable.write_file(tmp_path / "file", Looking(bytes(2 * BLOCK)))
+    assert bool(found[-1]) == bool(huge_around(control))
 
 
 def test_a_kernel_without_huge_pages_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from outlast_jobs import durable
-from outlast_jobs.claim import claim
 from outlast_jobs.contract import Env, Schema
 from outlast_jobs.verify import Verdict, look, scan
 from outlast_worker.context import RunContext
@@ -18,14 +17,6 @@ from outlast_worker.notify import Notifier
 from outlast_worker.sealing import Seals
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
-
-
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    claim(folder, 1)
-    return folder
 
 
 @pytest.fixture

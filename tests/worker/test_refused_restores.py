@@ -14,7 +14,6 @@ import pytest
 import torch
 from tests.worker.saved import FILES, reseal, save
 
-from outlast_jobs.claim import claim
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import (
     Corrupt,
@@ -25,14 +24,6 @@ from outlast_jobs.errors import (
 )
 from outlast_jobs.generation import INDEX, META
 from outlast_worker.restoring import bad_report, read_generation
-
-
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    claim(folder, 1)
-    return folder
 
 
 @pytest.mark.parametrize("member", FILES)

@@ -29,14 +29,6 @@ from outlast_worker.shards import Taken
 from outlast_worker.typewalk import NotLoadable
 
 
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    claim(folder, 1)
-    return folder
-
-
 def test_what_is_read_is_what_was_saved(checkpoints: Path) -> None:
     """Every bucket comes back bit for bit, and live and loaded state have one digest."""
     state = whole_state()

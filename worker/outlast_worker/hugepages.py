@@ -39,7 +39,7 @@ def map_shared(fd: int, size: int) -> memoryview:
 def put_together(view: memoryview) -> bool:
     """Have the kernel give all of ``view`` now, in huge pages: whole ones of a `map_shared`. False where it does not.
 
-    What is there already is copied into them, which others who write to it meanwhile do not notice.
+    What is there already stays. Nobody else may write to it meanwhile.
     """
     if not view.nbytes:
         return True
