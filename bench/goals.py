@@ -15,7 +15,7 @@ RECORDS = "OUTLAST_BENCH_GOALS"
 
 @dataclass(frozen=True)
 class Goal:
-    """One figure and its bound. ``verdict`` is met, NOT MET, or why nothing was found."""
+    """One figure and its bound. ``verdict`` is met, NOT MET and what that may hang on, or why nothing was found."""
 
     what: str
     found: str
@@ -26,17 +26,36 @@ class Goal:
     verdict: str
 
 
+@dataclass(frozen=True)
+class Least:
+    """What no way can do without, measured in the same run: the machine's share of a goal that is not met."""
+
+    figure: float
+    what: str
+
+
 def ratio(
-    what: str, ours: float, other: float, of: str, *, unit: str, at_most: float = 0, at_least: float = 0
+    what: str,
+    ours: float,
+    other: float,
+    of: str,
+    *,
+    unit: str,
+    at_most: float = 0,
+    at_least: float = 0,
+    least: Least | None = None,
 ) -> None:
-    """Hold a figure against another one of the same run."""
+    """Hold a figure against another one of the same run. Where ``least`` is beyond the bound too, that is said."""
     if other <= 0:  # a difference of times can be, where there is next to none
         missing(what, f"{of} is within the noise, {_shown(other, unit)}")
         return
     found = ours / other
     met = found >= at_least if at_least else found <= at_most
     bound = f"at least {at_least:g}" if at_least else f"at most {at_most:g}"
-    tell(Goal(what, _shown(ours, unit), f"{of}, {_shown(other, unit)}", f"{found:.2f}", bound, _verdict(met)))
+    verdict = _verdict(met)
+    if not met and least is not None and least.figure / other > at_most:
+        verdict += f"; {least.what} alone: {least.figure / other:.2f}"
+    tell(Goal(what, _shown(ours, unit), f"{of}, {_shown(other, unit)}", f"{found:.2f}", bound, verdict))
 
 
 def value(what: str, ours: float, unit: str, *, at_most: float) -> None:

@@ -160,7 +160,8 @@ def written(found: Kept) -> str:
     names = [part.name for part in (*PARTS, FIRE)]
     table = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for name in names:
-        table += found.rows.get(name, [f"| {name} | | | | | | not measured: it was not run |"])
+        why = "it has no goal; see below" if name in found.sections else "not measured: it was not run"
+        table += found.rows.get(name, [f"| {name} | | | | | | {why} |"])
     text = (
         "# Results\n\nBy `make bench`: medians of what was taken side by side, in turn. Each figure stands beside its "
         "limit or the best\nof the others. What each is, its script says.\n\n" + "\n".join(table) + "\n"

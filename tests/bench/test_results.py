@@ -146,6 +146,30 @@ def test_nothing_is_held_against_noise(
     assert "not measured: DCP process is within the noise, -3.00 ms" in said
 
 
+def test_a_goal_beyond_the_machine_says_what_it_hangs_on(
+    results: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a part that no way can do without is beyond the bound, the verdict names it; else it is no excuse."""
+    goals = importlib.import_module("goals")
+
+    def verdict(ours: float, least: float) -> str:
+        limit = goals.Least(least, "sha256")
+        goals.ratio("a save", ours, 10.0, "torch.save", unit="ms", at_most=0.5, least=limit)
+        return capsys.readouterr().out.rpartition("at most 0.5: ")[2].strip()
+
+    assert verdict(7.0, 6.0) == "NOT MET; sha256 alone: 0.60"
+    assert verdict(7.0, 4.0) == "NOT MET"
+    assert verdict(4.0, 6.0) == "met"
+
+
+def test_a_part_that_ran_and_has_no_goal_is_not_called_unmeasured(results: Any) -> None:
+    """Only a part of which nothing is kept counts as not run."""
+    name, other = results.PARTS[0].name, results.PARTS[1].name
+    text = results.written(results.Kept({}, {name: "its figures"}))
+    assert f"| {name} | | | | | | it has no goal; see below |" in text
+    assert f"| {other} | | | | | | not measured: it was not run |" in text
+
+
 def test_one_slow_step_beside_a_save_changes_nothing_of_what_it_cost(
     results: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
