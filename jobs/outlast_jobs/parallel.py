@@ -25,6 +25,16 @@ def readers() -> int:
     return min(MOST_THREADS, 2 * len(os.sched_getaffinity(0)))
 
 
+def start_thread(work: Callable[[], object], name: str) -> threading.Thread | None:
+    """A daemonic thread that does this; None where the system gives us no more (``ulimit -u``, a pids.max)."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
 def each(
     work: Callable[[Item, Callable[[], bool]], Found], items: Sequence[Item], threads: int
 ) -> list[Found]:
@@ -37,12 +47,12 @@ def each(
     if threads <= 1 or len(items) <= 1:
         return [work(item, lambda: False) for item in items]
     crew = _Crew(work, items)
-    helpers = [
-        threading.Thread(target=crew.labour, name="outlast-read", daemon=True)
-        for _ in range(min(threads, len(items)) - 1)
-    ]
-    for helper in helpers:
-        helper.start()
+    helpers: list[threading.Thread] = []
+    while len(helpers) < min(threads, len(items)) - 1:
+        helper = start_thread(crew.labour, "outlast-read")
+        if helper is None:
+            break  # with fewer of them it takes longer
+        helpers.append(helper)
     try:
         crew.labour()
     except BaseException:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from outlast_jobs.parallel import start_thread
+
 LOOK = 5.0  # seconds between two looks; a wait that lasts from one to the next is told
 _AGAIN = 60.0  # seconds after which it is told again
 
@@ -25,8 +27,7 @@ def answering(what: str, tell: Callable[[str], None] = _say) -> Iterator[None]:
     """
     ended = threading.Event()
     thread = threading.get_native_id()
-    watch = threading.Thread(target=_watch, args=(thread, what, tell, ended), name="answering", daemon=True)
-    watch.start()
+    start_thread(lambda: _watch(thread, what, tell, ended), "answering")  # without one nobody tells
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import threading
@@ -9,12 +10,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from outlast_jobs.parallel import start_thread
+
+
+class NoThread(OSError):
+    """A thread that cannot be done without is not to be had: the text says what helps."""
+
 
 class Helper:
     """Run jobs one after another in a daemon thread and hand each result to ``deliver``.
 
     ``deliver(tag, result, error)`` is called in the thread; it must only enqueue. ``nice`` lowers the
-    priority of this thread alone (on Linux a priority belongs to a thread).
+    priority of this thread alone (on Linux a priority belongs to a thread). NoThread where there is none.
     """
 
     def __init__(
@@ -28,8 +35,12 @@ class Helper:
         self._lock = threading.Lock()
         self._since: float | None = None
         # daemonic: a thread stuck in a dead file system must not keep the process from ending
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        if start_thread(self._work, name) is None:
+            raise NoThread(
+                errno.EAGAIN,
+                "cannot start a thread: there are as many processes and threads as may be; "
+                "raise the limit (ulimit -u, or pids.max of the control group), or end what uses it up",
+            )
 
     @property
     def pending(self) -> int:
@@ -67,7 +78,10 @@ class Helper:
 
 
 def bounded(job: Callable[[], object], seconds: float) -> bool:
-    """Do something that may hang, and go on without it after a while; whether it ended in time."""
+    """Do something that may hang, and go on without it after a while; whether it ended in time.
+
+    Where there is no thread for it, it is done in place: a disk is dead more rarely than not.
+    """
     ended = threading.Event()
 
     def work() -> None:
@@ -76,5 +90,6 @@ def bounded(job: Callable[[], object], seconds: float) -> bool:
         finally:
             ended.set()
 
-    threading.Thread(target=work, name="bounded", daemon=True).start()
+    if start_thread(work, "bounded") is None:
+        work()
     return ended.wait(seconds)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
+from outlast_jobs.parallel import start_thread
 from outlast_jobs.rundir import RunDirectory
 
 from .observing import observe
@@ -26,9 +26,9 @@ class Inbox:
 
     def watch(self) -> None:
         """Start watching, in a thread of its own: loading the watcher takes too long for the loop."""
-        if self.poll is None:
-            threading.Thread(target=self._watch, name="inbox", daemon=True).start()
-        else:
+        if self.poll is None and start_thread(self._watch, "inbox") is None:
+            self.poll = POLL_SECONDS
+        if self.poll is not None:
             self._wake()  # the first look; each brings the next
 
     def _watch(self) -> None:

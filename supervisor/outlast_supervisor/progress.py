@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import queue
 import select
 import stat
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from outlast_jobs.units import format_duration
+
+from .outlet import Outlet
 
 EVERY = 0.1
 """Seconds between two drawings on a terminal."""
@@ -22,7 +21,6 @@ PLAIN_EVERY = 60.0
 """Seconds between two lines elsewhere, unless a new attempt begins to train."""
 _MOST = 4000  # bytes in one write: less than the 4096 that a pipe which is ready takes without blocking
 _HOLD_BACK = 200  # lines kept while nobody reads
-_LAST_WAIT = 3.0  # seconds at the end for a file that nobody may be able to write
 _GAP = "  "  # between the parts of a line
 
 
@@ -53,8 +51,11 @@ class Progress:
         self._drawn_at: float | None = None
         self._trained: object = None
         self._broken = False
-        # a file never says that it is not ready, and waits with its disk: somebody else writes there
-        self._outlet = Outlet(self._fd) if stat.S_ISREG(os.fstat(self._fd).st_mode) else None
+        # A file never says that it is not ready, and waits with its disk. A terminal says that it is while it has
+        # room for one byte, and waits for the rest, whose window may be at the end of a lost connection. Somebody
+        # else writes there.
+        mode = os.fstat(self._fd).st_mode
+        self._outlet = Outlet(self._fd, _HOLD_BACK) if stat.S_ISREG(mode) or stat.S_ISCHR(mode) else None
 
     def update(self, snapshot: Mapping[str, Any], now: float | None = None) -> None:
         """Show where the run is; as often as the caller likes, drawn as often as a person can read."""
@@ -94,6 +95,8 @@ class Progress:
             self._outlet.close()
 
     def _draw(self) -> None:
+        if not self._lines and self._outlet is not None and self._outlet.busy:
+            return  # a line that is renewed is not worth keeping
         out: list[str] = []
         size = 0
         if self._dropped and self._lines:
@@ -148,38 +151,6 @@ class Progress:
         except OSError:
             self._broken = True  # the terminal was closed; the run goes on
         return True
-
-
-class Outlet:
-    """Writes to a file in a thread of its own, and takes no more while much of it is not written."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.closing = False  # nothing comes after: what is offered now is taken, or it would be lost unsaid
-        self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def write(self, data: bytes) -> bool:
-        """Whether it was taken."""
-        if self._waiting.qsize() >= _HOLD_BACK and not self.closing:
-            return False
-        self._waiting.put(data)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="outlet", daemon=True)
-            self._thread.start()
-        return True
-
-    def close(self) -> None:
-        """Wait a moment for what was taken."""
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join(_LAST_WAIT)
-
-    def _work(self) -> None:
-        while (data := self._waiting.get()) is not None:
-            with contextlib.suppress(OSError):  # a full disk loses lines here and nothing else
-                while data:
-                    data = data[os.write(self._fd, data) :]
 
 
 def _fit(line: str, width: int) -> str:

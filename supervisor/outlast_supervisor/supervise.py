@@ -22,7 +22,7 @@ from outlast_jobs.rundir import RunDirectory
 
 from . import early
 from .answering import answering
-from .helper import bounded
+from .helper import NoThread, bounded
 from .notify import NoSocket
 from .options import RunOptions
 from .schedulers.around import is_in_slurm
@@ -54,7 +54,7 @@ def supervise(options: RunOptions) -> int:
         if not (options.quiet and refused.code in _KNOWN):
             print(f"outlast: {refused}", file=sys.stderr)
         return refused.code
-    except NoSocket as error:
+    except (NoSocket, NoThread) as error:
         print(f"outlast: {error.strerror}", file=sys.stderr)
         return ExitCode.CANNOT_WRITE
     except OSError as error:

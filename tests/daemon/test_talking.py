@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -76,6 +77,26 @@ def test_json_and_quiet(yard: Yard) -> None:
     quiet.terminate()
     quiet.wait(PATIENCE)
     assert len(yard.said().splitlines()) == 1
+
+
+def test_a_reader_that_stops_reading_holds_no_daemon(yard: Yard) -> None:
+    """Whoever takes what is said and reads no more of it does not keep the daemon from its jobs, nor from its end."""
+    for number in range(60):
+        yard.write(f"bad{number}", keeep=1)
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    command = [OUTLAST, "daemon", str(yard.folder)]
+    daemon = subprocess.Popen(command, cwd=yard.home, env=yard.env, stdout=write_end, stderr=write_end)
+    yard.daemons.append(daemon)
+    yard.write("a", STAYS)
+    yard.until_running("a")
+    yard.until(lambda: len(yard.states()) == 61, "all to be known")
+    yard.write("b", ENDS)
+    yard.until(lambda: yard.lines("b"), "a job that is started unheard")
+    daemon.terminate()
+    assert daemon.wait(PATIENCE) == 0
+    os.close(write_end)
+    os.close(read_end)
 
 
 def test_it_outlives_a_terminal_under_nohup(yard: Yard) -> None:

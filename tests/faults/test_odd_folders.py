@@ -218,6 +218,15 @@ def test_too_few_open_files_are_named(make_run: MakeRun) -> None:
     assert run.start().wait() == ExitCode.DONE, run.report()
 
 
+def test_too_few_threads_are_named(make_run: MakeRun) -> None:
+    """A system that gives no thread is said with its cure, and nothing is started."""
+    run = make_run(counting(restart=SOON))
+    supervisor = run.start(wrapper=("sh", "-c", f'ulimit -s {1 << 36}; exec "$@"', "sh"))
+    assert supervisor.wait() == ExitCode.CANNOT_WRITE
+    named(run, supervisor.output, "cannot start a thread", "raise the limit (ulimit -u")
+    assert run.start().wait() == ExitCode.DONE, run.report()
+
+
 @needs("namespaces")
 def test_a_group_can_read_all_that_is_made(make_run: MakeRun) -> None:
     """With umask 027 in a setgid folder everything is the group's and readable for it, and for nobody else."""

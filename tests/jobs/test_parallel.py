@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tests.fewthreads import no_more_threads
 
 from outlast_jobs.errors import Cancelled
 from outlast_jobs.parallel import each, readers
@@ -72,3 +73,11 @@ def test_an_end_asked_for_by_the_caller_is_no_failure_of_a_later_item() -> None:
 
     with pytest.raises(Cancelled, match="told to stop"):
         each(work, [1, 2, 3], 3)
+
+
+def test_without_more_threads_all_is_done_by_one() -> None:
+    """Where no thread is to be had the results are the same, by the calling thread alone."""
+    with no_more_threads():
+        assert each(lambda item, gave_up: (item, threading.get_ident()), range(5), 4) == [
+            (n, threading.get_ident()) for n in range(5)
+        ]

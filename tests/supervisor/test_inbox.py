@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.fewthreads import no_more_threads
 
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor.inbox import Inbox
@@ -24,3 +25,16 @@ def test_there_is_a_first_look(tmp_path: Path, network: bool) -> None:
         assert (inbox.poll is not None) == network
     finally:
         inbox.close()
+
+
+def test_without_a_thread_it_looks_by_itself(tmp_path: Path) -> None:
+    """Where no thread is to be had requests are found by looking, and nothing fails."""
+    run = RunDirectory(tmp_path)
+    run.create()
+    looked = threading.Event()
+    inbox = Inbox(run, False, looked.set)
+    with no_more_threads():
+        inbox.watch()
+    assert looked.is_set()
+    assert inbox.poll is not None
+    inbox.close()

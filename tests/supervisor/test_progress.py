@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fewthreads import no_more_threads
 from tests.waiting import wait_until
 
+from outlast_supervisor import outlet as outlet_module
 from outlast_supervisor import progress
+from outlast_supervisor.outlet import Outlet
 from outlast_supervisor.progress import EVERY, PLAIN_EVERY, Progress, describe
 
 SNAPSHOT = {
@@ -204,11 +207,43 @@ def test_a_real_terminal_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
-        os.set_blocking(master, False)
         Progress(terminal).update(SNAPSHOT, 0.0)
         text = os.read(master, 10_000).decode()
     os.close(master)
     assert text.startswith("\r\x1b[2K\x1b[1mbytelm")
+
+
+def test_a_terminal_whose_window_hangs_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a terminal with a little room left does not take is not waited for, as at the end of a lost connection."""
+    monkeypatch.setattr(outlet_module, "_LAST_WAIT", 0.05)
+    master, slave = pty.openpty()  # nobody reads the master
+
+    def talk() -> None:
+        shown = Progress(terminal, live=True)
+        for number in range(2000):
+            shown.event(f"line {number} " + "x" * 100)
+            shown.update({**SNAPSHOT, "step": number}, number)
+        shown.close()
+
+    with os.fdopen(slave, "w") as terminal:
+        talking = threading.Thread(target=talk, daemon=True)
+        talking.start()
+        talking.join(30)
+        held = talking.is_alive()
+        os.close(master)
+        talking.join(30)
+    assert not held
+
+
+def test_without_a_thread_lines_are_kept(tmp_path: Path) -> None:
+    """Where no thread is to be had a file gets its lines later, and the run goes on."""
+    with (tmp_path / "out").open("w") as stream:
+        shown = progress.Progress(stream)
+        with no_more_threads():
+            shown.event("first")
+        shown.event("second")
+        shown.close()
+    assert (tmp_path / "out").read_text() == "first\nsecond\n"
 
 
 def test_the_daemon_never_loads_what_only_people_need() -> None:
@@ -253,7 +288,7 @@ def test_the_last_lines_wait_for_a_slow_file(tmp_path: Path) -> None:
     os.set_blocking(slow.write_end, True)
     with (tmp_path / "out").open("w") as stream:
         shown = progress.Progress(stream)
-        shown._outlet = progress.Outlet(slow.fileno())
+        shown._outlet = Outlet(slow.fileno(), 200)
         for number in range(300):
             shown.event(f"line {number}")
         closing = threading.Thread(target=shown.close)
@@ -267,9 +302,9 @@ def test_the_last_lines_wait_for_a_slow_file(tmp_path: Path) -> None:
 
 def test_a_file_on_a_dead_disk_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that never ends takes some lines and no time, also at the end."""
-    monkeypatch.setattr(progress, "_LAST_WAIT", 0.05)
+    monkeypatch.setattr(outlet_module, "_LAST_WAIT", 0.05)
     pipe = Pipe()
-    outlet = progress.Outlet(pipe.fileno())
+    outlet = Outlet(pipe.fileno(), 200)
     taken = sum(outlet.write(b"x" * 4000) for _ in range(1000))
     assert taken < 1000
     began = time.monotonic()

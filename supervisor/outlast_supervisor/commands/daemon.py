@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -95,6 +96,7 @@ def daemon(
     from outlast_supervisor.daemon.keeper import Keeper
     from outlast_supervisor.daemon.model import Limits
     from outlast_supervisor.daemon.telling import Teller
+    from outlast_supervisor.helper import NoThread
 
     path = Path(os.path.realpath(folder))
     lock = RunLock(Places(path).lockable)
@@ -109,8 +111,10 @@ def daemon(
     os.chdir(path)  # where the run directories of shipped jobs begin
     try:
         limits = Limits(max_running, slots)
-        tell = Teller(quiet=quiet, as_json=as_json)
-        return Keeper(path, lock, limits, rescan, tell, terminal=linux.has_terminal()).run()
+        with contextlib.closing(Teller(quiet=quiet, as_json=as_json)) as tell:
+            return Keeper(path, lock, limits, rescan, tell, terminal=linux.has_terminal()).run()
+    except NoThread as error:
+        raise Failed(str(error.strerror), 73) from error
     finally:
         lock.release()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from pathlib import Path
+
+from outlast_jobs.parallel import start_thread
 
 from ..observing import observe
 
@@ -16,8 +17,8 @@ class Watch:
     def __init__(self, folder: Path, wake: Callable[[], None]) -> None:
         self._folder, self._wake = folder, wake
         self._stop: Callable[[], None] = lambda: None
-        # in a thread: the folder may lie on a file system that hangs
-        threading.Thread(target=self._begin, name="watch", daemon=True).start()
+        # in a thread: the folder may lie on a file system that hangs; without one the folder is looked at now and then
+        start_thread(self._begin, "watch")
 
     def _begin(self) -> None:
         with contextlib.suppress(Exception):  # no inotify instance left, or a file system that has none
