@@ -90,7 +90,7 @@ def loss_of(line: Mapping[str, Any]) -> float | None:
 
 def read_metrics(path: Path) -> Metrics:
     """One attempt's lines, each step once. Blank, torn and damaged lines are left out."""
-    return Metrics(read_header(path), tuple(_steps(path)))
+    return Metrics(read_header(path), tuple(steps(path)))
 
 
 def read_header(path: Path) -> Header | None:
@@ -109,8 +109,8 @@ def history(run: RunDirectory) -> Iterator[Line]:
     Goes back from the newest attempt that trained: its own lines, then up to the step that it restored those
     of the attempt which had sealed that generation, and so on to a fresh start.
     """
-    for attempt, last in _lineage(run):
-        for line in _steps(run.attempt_metrics(attempt)):
+    for attempt, last in lineage(run):
+        for line in steps(run.attempt_metrics(attempt)):
             if last is not None and line["step"] > last:
                 break
             yield {**line, "attempt": attempt}
@@ -124,7 +124,7 @@ def replayed(run: RunDirectory, attempt: int) -> dict[int, Line]:
         return earlier
     for number in attempts(run):
         if number < attempt:
-            for line in _steps(run.attempt_metrics(number)):
+            for line in steps(run.attempt_metrics(number)):
                 if line["step"] > header.restored_step:
                     earlier[line["step"]] = line
     return earlier
@@ -161,8 +161,8 @@ def attempts(run: RunDirectory) -> list[int]:
     return sorted(number for m, number in found if run.attempt_metrics(number).name == m[0])
 
 
-def _lineage(run: RunDirectory) -> list[tuple[int, int | None]]:
-    """Attempts in order, each with the last step that counts of it (None: all)."""
+def lineage(run: RunDirectory) -> list[tuple[int, int | None]]:
+    """The attempts whose state went on, in order, each with the last step that counts of it (None: all)."""
     chain: list[tuple[int, int | None]] = []
     bound: int | None = None
     parent: int | None = None  # the attempt that must come next, where a header names it
@@ -170,7 +170,7 @@ def _lineage(run: RunDirectory) -> list[tuple[int, int | None]]:
         path = run.attempt_metrics(number)
         if parent is not None and number > parent:
             continue
-        first = next(_steps(path), None)
+        first = next(steps(path), None)
         header = read_header(path)
         if number != parent and (first is None or (bound is not None and first["step"] > bound)):
             continue
@@ -192,7 +192,8 @@ def _before(header: Header | None, first: Line | None, bound: int | None) -> tup
     return header.restored_step, parent
 
 
-def _steps(path: Path) -> Iterator[Line]:
+def steps(path: Path) -> Iterator[Line]:
+    """One attempt's lines as they are read, each step once. Blank, torn and damaged lines are left out."""
     last = 0
     for raw in _raw(path):
         try:

@@ -15,6 +15,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("run", "run", "Supervise a job until it is done."),
     "status": ("status", "status", "Show how runs are doing; first what would be lost now."),
     "logs": ("logs", "logs", "Show one continuous log over all attempts."),
+    "report": ("report", "report", "Write one HTML page: loss, attempts, goodput."),
     "verify": ("verify", "verify", "Check every generation against its index."),
     "save": ("ask", "save", "Ask a run to save at the next boundary and go on."),
     "stop": ("ask", "stop", "Save and stop a run, and hold it until it is released."),
@@ -35,7 +36,6 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "slurm": ("slurm", "slurm", "Print the batch script by which Slurm runs a job, or submit it."),
     "cron": ("cron", "cron", "Print or install the crontab lines that carry a job on."),
     "k8s": ("k8s", "k8s", "Print the Kubernetes Job that carries a job on."),
-    "report": ("later", "report", "Not yet: one HTML page about a run."),
     "export": ("later", "export", "Not yet: the newest healthy generation, ready to load elsewhere."),
 }
 

@@ -18,5 +18,4 @@ def _later(name: str) -> click.Command:
     return command
 
 
-report = _later("report")
 export = _later("export")

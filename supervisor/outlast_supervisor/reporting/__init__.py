@@ -1,0 +1,1 @@
+"""`outlast report`: what a run has been through, on one page."""
