@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import collections
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ def parameter_names(
 ) -> list[str | None]:
     """The name of each parameter in the order in which the optimizer numbers them, as MODULE.NAME.
 
-    None for one that belongs to none of the modules.
+    None for one that belongs to none of the modules. One that is given twice has two numbers, and uses the first.
     """
     known = {
         id(parameter): f"{part}.{name}"
@@ -43,14 +45,14 @@ def restore(
     if NAMES in tree:
         _same_parameters(tree[NAMES], parameter_names(optimizer, modules))
         saved["param_groups"] = _on_their_devices(saved["param_groups"], optimizer.param_groups)
+        saved["state"] = {key: _castable(value) for key, value in saved["state"].items()}
     optimizer.load_state_dict(saved)
     if NAMES in tree:
-        _undo_casts(optimizer, saved["state"])
+        _undo_casts(optimizer, tree)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    unique = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-    return list(unique.values())
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _same_parameters(saved: list[str | None], live: list[str | None]) -> None:
@@ -80,12 +82,54 @@ def _on_their_devices(saved: list[dict[str, Any]], live: list[dict[str, Any]]) -
     ]
 
 
-def _undo_casts(optimizer: torch.optim.Optimizer, saved: Mapping[int, Mapping[str, Any]]) -> None:
+def _castable(value: Any) -> Any:
+    """Without what torch makes something else of, or fails at: it builds all that can be iterated over anew."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, dict):
+        return {key: _castable(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_castable, value))
+    return None if isinstance(value, Iterable) else value
+
+
+def _undo_casts(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     """Torch casts floating state to the parameter's type, which loses bits of float32 moments of bfloat16."""
-    parameters = _parameters(optimizer)
-    for number, entries in saved.items():
-        live = optimizer.state[parameters[number]]
-        for key, value in entries.items():
-            now = live.get(key)
-            if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != value.dtype:
-                live[key] = value.to(now.device)
+    numbers = itertools.chain.from_iterable(group["params"] for group in saved["param_groups"])
+    parameters = dict(zip(numbers, _parameters(optimizer), strict=True))
+    state: dict[Any, Any] = optimizer.state
+    for number, entry in saved["state"].items():
+        parameter = parameters.get(number)
+        key = number if parameter is None else parameter  # some keep what is of no parameter under other keys
+        device = torch.device("cpu") if parameter is None else parameter.device
+        state[key] = _as_saved(entry, state.get(key), device)
+
+
+def _as_saved(saved: Any, now: Any, device: torch.device) -> Any:
+    """What torch has made of a value where that is right, and else the value, on the device where torch puts it."""
+    kind = type(saved)
+    if isinstance(saved, torch.Tensor):
+        if not isinstance(now, torch.Tensor):
+            return saved.to(device)
+        return now if now.dtype == saved.dtype else saved.to(now.device)
+    if isinstance(saved, dict):
+        made = now if isinstance(now, dict) else {}
+        entries = {key: _as_saved(item, made.get(key), device) for key, item in saved.items()}
+        if kind is not dict:
+            return _filled(saved, entries)
+        if kind is type(now):
+            now.update(entries)  # the optimizer may hold on to it
+            return now
+        return entries
+    if kind in (list, tuple, collections.deque):
+        pairs = itertools.zip_longest(saved, now if kind is type(now) else ())
+        items = [_as_saved(item, other, device) for item, other in itertools.islice(pairs, len(saved))]
+        return collections.deque(items, saved.maxlen) if kind is collections.deque else kind(items)
+    return saved
+
+
+def _filled(like: dict[Any, Any], entries: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of the same kind, with these entries."""
+    result = like.copy()
+    dict.update(result, entries)  # a Counter's own would add
+    return result
