@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from functools import cache
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DEAD_STATES = frozenset("ZXx")
+_BLIND = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 
 
 @cache
@@ -53,10 +55,23 @@ class ProcessIdentity(Struct, frozen=True):
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """The identity of the process which has this pid now; None where none has, or only a zombie."""
+        """The identity of the process which has this pid now; None where none has, or only a zombie.
+
+        None as well where that cannot be looked at.
+        """
+        try:
+            return cls.seen(pid)
+        except OSError:
+            return None
+
+    @classmethod
+    def seen(cls, pid: int) -> ProcessIdentity | None:
+        """The same, where much hangs on it: OSError where nothing can be opened, which says nothing of a process."""
         try:
             state, start = _state_and_start(pid)
-        except OSError:
+        except OSError as error:
+            if is_blind(error):
+                raise
             return None
         return None if state in _DEAD_STATES else cls(pid, start, boot_id())
 
@@ -66,6 +81,11 @@ class ProcessIdentity(Struct, frozen=True):
         Only an answer about this boot of this host: ask nothing about another host's process.
         """
         return ProcessIdentity.of(self.pid) == self
+
+
+def is_blind(error: OSError) -> bool:
+    """Whether nothing could be looked at (too few descriptors or too little memory), whatever there is."""
+    return error.errno in _BLIND
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:

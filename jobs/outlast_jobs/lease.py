@@ -62,8 +62,11 @@ class Holder(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.LOCK):
         return self.identity.boot == boot_id() and self.namespace == _namespace()
 
     def alive(self) -> bool | None:
-        """Whether the holder lives; None where that can't be seen from here."""
-        return self.identity.alive() if self.known_here else None
+        """Whether the holder lives; None where that can't be seen, from here or now."""
+        try:
+            return ProcessIdentity.seen(self.identity.pid) == self.identity if self.known_here else None
+        except OSError:
+            return None
 
 
 class LeaseBusy(Struct, frozen=True):

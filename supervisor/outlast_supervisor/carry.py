@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import Env
-from outlast_jobs.identity import ProcessIdentity
+from outlast_jobs.identity import ProcessIdentity, is_blind
 from outlast_jobs.locks import is_busy
 from outlast_jobs.requests import remove_request
 from outlast_jobs.rundir import RunDirectory
@@ -266,7 +266,11 @@ class Carrier(Struct):
         if isinstance(self.loop.state, Clearing):
             self.pulse.submit("cleared", lambda: self._clear(how))
             return
-        left = self.own()
+        try:
+            left = self._left()
+        except OSError:  # nothing can be looked at now, so nothing is known to be gone
+            self.loop.post(ev.LeftoversRemain(()))
+            return
         if not left:
             self.unkillable, self._killed_at = (), {}
         if how != "look":
@@ -309,7 +313,14 @@ class Carrier(Struct):
         self.unkillable = stuck
 
     def own(self) -> processes.Survivors:
-        """What lives of the current attempt."""
+        """What is seen to live of the current attempt."""
+        try:
+            return self._left()
+        except OSError:
+            return processes.NOTHING
+
+    def _left(self) -> processes.Survivors:
+        """What lives of it; OSError where that cannot be looked at."""
         return processes.of_this_supervisor(self._stranger)
 
     def _stranger(self, pid: int) -> bool:
@@ -335,7 +346,9 @@ class Carrier(Struct):
 def _alive_is_held(run: RunDirectory) -> bool:
     try:
         return bool(is_busy(run))
-    except OSError:
+    except OSError as error:
+        if is_blind(error):
+            raise
         return False
 
 

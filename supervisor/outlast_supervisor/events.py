@@ -25,7 +25,7 @@ class LeftoversGone(Struct, frozen=True):
 
 
 class LeftoversRemain(Struct, frozen=True):
-    """Something is left; ``roots`` are those whose parent is not one of them."""
+    """Something is left, these among it; none where it could not be looked at, or is not seen from here."""
 
     pids: tuple[int, ...]
 

@@ -130,8 +130,7 @@ class Intake:
         # dead by now or not: a datagram that it sent before is still its own, unless another has its pid now
         if known is not None and (now is None or now == known):
             return known
-        marked = self._markers is not None and all(carries(pid, marker) for marker in self._markers)
-        if not marked and (self._markers is None or not unmarked_below_us(pid)):
+        if not self._is_of_attempt(pid):
             self._strangers += 1
             if self._strangers in (1, 100, 10_000):
                 self._complain(
@@ -141,6 +140,14 @@ class Intake:
         if now is not None and len(self._known) < _MAX_SENDERS:
             self._known[pid] = now
         return now
+
+    def _is_of_attempt(self, pid: int) -> bool:
+        if self._markers is None:
+            return False
+        try:
+            return all(carries(pid, marker) for marker in self._markers) or unmarked_below_us(pid)
+        except OSError:  # nobody can be looked at now: a lost datagram is no dead worker
+            return False
 
     def _attach(self, sender: ProcessIdentity, fields: Mapping[str, str], step: int | None) -> list[ev.Event]:
         protocol = fields.get(Field.PROTOCOL, PROTOCOL)

@@ -1,4 +1,7 @@
-"""Find what an attempt started and end it: by descent, by the marker, never by a bare pid."""
+"""Find what an attempt started and end it: by descent, by the marker, never by a bare pid.
+
+Who cannot look for want of a descriptor has not seen that nothing is there: what finds processes raises OSError then.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
 
 from outlast_jobs.contract import Env
-from outlast_jobs.identity import ProcessIdentity
+from outlast_jobs.identity import ProcessIdentity, is_blind
 
 from . import linux
 
@@ -39,13 +42,23 @@ def children_of(pid: int) -> list[int]:
     found: list[int] = []
     if not _kernel_lists_children():
         return [other for other in _everyone() if _parent_of(other) == pid]
-    with contextlib.suppress(OSError):
+    with _unless_gone():
         for task in os.listdir(f"/proc/{pid}/task"):
             # unbuffered: this is looked at between the death of a worker and the next one, for each thread
             path = f"/proc/{pid}/task/{task}/children"
-            with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+            with _unless_gone(), open(path, "rb", buffering=0) as file:
                 found += map(int, file.readall().split())
     return found
+
+
+@contextlib.contextmanager
+def _unless_gone() -> Iterator[None]:
+    """Pass over what a process that is gone, or not ours, does not tell; not that we cannot look at any."""
+    try:
+        yield
+    except OSError as error:
+        if is_blind(error):
+            raise
 
 
 @cache
@@ -202,11 +215,9 @@ def unmarked_below_us(pid: int) -> bool:
 
 
 def _environment(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read(_MAX_ENVIRON).split(b"\0")
-    except OSError:
-        return []
+    with _unless_gone(), open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read(_MAX_ENVIRON).split(b"\0")
+    return []
 
 
 def send(identity: ProcessIdentity, number: int) -> bool:
@@ -328,8 +339,8 @@ def reap(ended: Callable[[int, int], None]) -> None:
 
 
 def _survivors(roots: Iterable[int], below: Iterable[int]) -> Survivors:
-    root_ids = [i for pid in roots if (i := ProcessIdentity.of(pid)) is not None]
-    rest = [i for pid in below if (i := ProcessIdentity.of(pid)) is not None]
+    root_ids = [i for pid in roots if (i := ProcessIdentity.seen(pid)) is not None]
+    rest = [i for pid in below if (i := ProcessIdentity.seen(pid)) is not None]
     everything = {i.pid: i for i in [*root_ids, *rest]}
     living_roots = list(root_ids)
     # a root that is a zombie leaves its children without a living parent: they are roots now
@@ -341,8 +352,7 @@ def _survivors(roots: Iterable[int], below: Iterable[int]) -> Survivors:
 
 
 def _parent_of(pid: int) -> int:
-    try:
+    with _unless_gone():
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return 0
-    return int(stat[stat.rindex(b")") + 2 :].split()[1])
+        return int(stat[stat.rindex(b")") + 2 :].split()[1])
+    return 0

@@ -128,7 +128,7 @@ def time_to_finish(ledger: Ledger, unsealed: int, ctx: Context) -> float:
 
 def ending_remain(state: Ending, event: ev.LeftoversRemain, ctx: Context) -> Step:
     look_at = ctx.now + LOOK_EVERY
-    if state.signalled != "look":
+    if state.signalled != "look" or not event.pids:  # none could be looked at
         return replace(state, look_at=look_at), ()
     # one that was told to stop and never attached may be saving in its own way, behind a shell that is gone
     saves = bool(state.live.trainers) or (bool(state.why) and not state.live.attached)

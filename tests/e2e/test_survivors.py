@@ -6,10 +6,12 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import MakeRun
 from tests.e2e.harness import PATIENCE, SCRIPTS, Run, Supervisor, children, gone
+from tests.shortage import no_more_files
 
 from outlast_jobs import events as journal
 from outlast_jobs.identity import ProcessIdentity
@@ -127,3 +129,32 @@ def test_a_start_while_the_killed_ones_worker_is_being_ended_is_told_so(make_run
     assert f"process {second.pid} on" in third.output
     assert not gone(left)
     assert run.attempts() == [1]
+
+
+def test_a_supervisor_that_cannot_look_starts_nothing_beside_what_it_does_not_see(make_run: MakeRun) -> None:
+    """A worker dies while no file can be opened: what it left is found later, and the next one starts after its end."""
+    script = (
+        "trap '' TERM; echo $$ >> there-$OUTLAST_ATTEMPT; while :; do sleep 0.05; done & "
+        "until [ -e die-$OUTLAST_ATTEMPT ]; do sleep 0.02; done; exit 3"
+    )
+    run = make_run({"command": ["sh", "-c", script], "signals": "native", "stop": {"grace": "300ms"}})
+    supervisor = run.start()
+    worker = supervisor.worker()
+    supervisor.until(lambda: _words(run, "there-1"), "what the worker leaves")
+    supervisor.until(lambda: run.status(), "the first moments to be over")
+    left = [pid for pid in children(worker) if not gone(pid)]
+    with no_more_files(supervisor.pid):
+        (run.folder / "die-1").touch()
+        supervisor.until(lambda: worker not in children(supervisor.pid), "the worker's end")
+        woken = _sleeps(supervisor.pid)
+        supervisor.until(lambda: _sleeps(supervisor.pid) > woken + 3, "some looks")
+    supervisor.until(lambda: _words(run, "there-2"), "the next attempt")
+    assert all(map(gone, left))
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait() == 75
+
+
+def _sleeps(pid: int) -> int:
+    """How often a process's first thread has gone to sleep."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))

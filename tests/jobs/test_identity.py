@@ -8,8 +8,10 @@ import sys
 
 import pytest
 from msgspec.structs import replace
+from tests.shortage import no_more_files
 
 from outlast_jobs.identity import ProcessIdentity, boot_id, hostname
+from outlast_jobs.lease import Holder
 
 
 def test_own_identity_is_alive_and_survives_text() -> None:
@@ -76,3 +78,14 @@ def test_other_text_is_refused(text: str) -> None:
 def test_this_host_has_a_name() -> None:
     """The host name is never empty."""
     assert hostname()
+
+
+def test_what_cannot_be_looked_at_is_not_dead() -> None:
+    """Without a descriptor to look with a holder is neither alive nor dead, and `seen` is an error."""
+    own, holder = ProcessIdentity.current(), Holder.current()
+    with no_more_files():
+        alive, found = holder.alive(), ProcessIdentity.of(own.pid)
+        with pytest.raises(OSError, match="Too many open files"):
+            ProcessIdentity.seen(own.pid)
+    assert (alive, found) == (None, None)
+    assert (holder.alive(), ProcessIdentity.seen(own.pid)) == (True, own)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tests.fewthreads import no_more_threads
+from tests.shortage import no_more_threads
 
 from outlast_jobs.errors import Cancelled
 from outlast_jobs.parallel import each, readers

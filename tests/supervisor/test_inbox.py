@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.fewthreads import no_more_threads
+from tests.shortage import no_more_threads
 
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor.inbox import Inbox

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.faults.disk import own_mounts
 from tests.realparts import needs
+from tests.shortage import no_more_files
 from tests.waiting import wait_until
 
 from outlast_jobs.identity import ProcessIdentity
@@ -147,6 +148,20 @@ def test_nothing_is_left_where_all_that_we_have_is_dead(families: list[subproces
     others = {pid for pid in processes.children_of(os.getpid()) if pid != dead.pid}
     assert not processes.of_this_supervisor(others.__contains__)
     families.append(dead)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_who_cannot_look_has_not_seen_that_nothing_is_left(
+    families: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """Without a descriptor to look with it is an error, never an empty answer."""
+    monkeypatch.setattr(processes, "_kernel_lists_children", lambda: listed)
+    families.append(spawn("print(flush=True); import time; time.sleep(1000)", OUTLAST_RUN_ID=RUN_ID))
+    ways = (lambda: processes.of_this_supervisor(), lambda: processes.of_run(RUN_ID))
+    for way in ways:
+        with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+            way()
+        assert families[0].pid in [found.pid for found in way().all]
 
 
 def test_children_are_found_where_the_kernel_lists_none(

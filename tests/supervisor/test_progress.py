@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fewthreads import no_more_threads
+from tests.shortage import no_more_threads
 from tests.waiting import wait_until
 
 from outlast_supervisor import outlet as outlet_module
