@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from outlast_jobs import events as journal
 from outlast_jobs.jobfile import Job, JobFileError, load_job
-from outlast_jobs.requests import Request
+from outlast_jobs.requests import Request, remove_request
 
 from . import chores, linux, processes
 from . import events as ev
@@ -48,11 +48,13 @@ class Asks:
         launcher: Launcher,
         digests: dict[str, str],
         manager: ServiceManager,
+        answered: Collection[str],
     ) -> None:
         self._loop, self._carrier, self._launcher = loop, carrier, launcher
         self._manager = manager
         self.digests = digests
         self._seen: set[str] = set()
+        self._answered = frozenset(answered)  # in earlier lives
         self._interrupts = 0
         self._terminal = linux.has_terminal()
         self.on_adopted: Callable[[Job], None] = lambda job: None
@@ -112,9 +114,16 @@ class Asks:
         for request in found.asked:
             if request.id not in self._seen:
                 self._seen.add(request.id)
+                if request.id in self._answered:  # and not taken away before the power went, say
+                    self._take_away(request.id)
+                    continue
                 data = {"id": request.id, "verb": request.verb, "by": request.by}
                 self._carrier.note(journal.REQUEST, data)
                 self._request(request)
+
+    def _take_away(self, request: str) -> None:
+        run = self._carrier.desk.run
+        self._carrier.chores.submit("quiet", lambda: remove_request(run, request))
 
     def _request(self, request: Request) -> None:
         match request.verb:

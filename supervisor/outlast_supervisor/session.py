@@ -114,7 +114,7 @@ class Session:
         know, tell = self._deadlines.know, self._display.tell
         self._notices = Watchers(loop.attend, loop.neglect, know, loop.post, tell)
         self._carrier.ours = lambda pid: self._notices.theirs(pid) or self._standby.theirs(pid)
-        self._asks = Asks(loop, self._carrier, launcher, digests, self._display.manager)
+        self._asks = Asks(loop, self._carrier, launcher, digests, self._display.manager, known.answers)
         self._asks.on_adopted, self._asks.on_warned = self._adopted, self._around.warned
         self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
         self._began = time.monotonic()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.conftest import MakeRun
 from tests.e2e.faulty import ends, plain, resumed
 from tests.e2e.harness import Run
 
+from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.history import read_history
 from outlast_jobs.requests import write_request
@@ -102,3 +107,33 @@ def test_a_save_that_nobody_answers_is_answered_when_the_attempt_ends(make_run: 
     assert first.wait() == ExitCode.HELD, run.report()
     answer = read_history(run.directory).answers[request]
     assert (answer.ok, answer.text) == (False, "the attempt ended before a save")
+
+
+def test_what_was_answered_is_not_done_again(make_run: MakeRun) -> None:
+    """A stop whose file comes back after its answer, as after a power cut, stops no run that was released since."""
+    run = make_run(plain(steps=100_000, seconds=0.01))
+    run.start()
+    run.until_step(5)
+    kept = run.folder / "kept"
+
+    def asked_again() -> Path | None:
+        for file in run.directory.requests.glob("*-*.json"):
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                kept.hardlink_to(file)
+        return kept if kept.exists() else None
+
+    with ThreadPoolExecutor(1) as other:
+        stopped = other.submit(ask, run, "stop")
+        run.until(asked_again, "the request")
+        assert stopped.result() == "stopped; the run is held"
+    run.supervisors[0].wait()
+    request = next(r.data["id"] for r in run.records(journal.REQUEST))
+    back = run.directory.requests / f"{request}.json"
+    kept.rename(back)
+    second = run.start("--release")
+    second.until(lambda: not back.exists(), "the request to be taken away")
+    run.until_step(run.metrics(1)[-1]["step"] + 20, attempt=2)
+    assert second.running()
+    assert len(run.records(journal.REQUEST)) == 1
+    second.send(signal.SIGTERM)
+    assert second.wait() == ExitCode.SAVED
