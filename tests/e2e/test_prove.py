@@ -89,6 +89,8 @@ TELLS = {
     "half_window": Expected(
         6, False, "gradient", "model.0.weight", "in the middle of an accumulation window"
     ),
+    "new_window": Expected(6, False, "updates", "", "in the middle of an accumulation window"),
+    "boundary_first": Expected(6, False, "updates", "", "an update was still to come"),
     "more_threads": Expected(0, False, "", "", "threads 1 → 2"),
 }
 

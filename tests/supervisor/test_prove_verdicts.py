@@ -112,11 +112,12 @@ def test_equal_tracks_have_no_divergence() -> None:
 
 
 def test_the_first_thing_is_that_which_comes_first_in_a_step() -> None:
-    """Of all that differs in a step, samples come before streams, rates, loss, gradients and parameters."""
+    """Of all that differs in a step, samples come before streams, updates, rates, loss, gradients and parameters."""
     order = [
         ("ids", "ids", [0]),
         ("batch", "proof/batch", "?"),
         ("rng", "proof/places/torch", "mt:t:99:"),
+        ("updates", "proof/updates", 0),
         ("lr", "proof/rates", [9.0]),
         ("loss", "loss", 9.0),
         ("gradient", "proof/gradients/model.a", "?"),
@@ -201,6 +202,16 @@ def test_a_rate_is_told_by_the_step_that_it_belongs_to() -> None:
     late = ("proof/stray_kinds", {"plan (LambdaLR)": "scheduler"})
     assert "'plan' was made after" in told(resumed((CUT, "proof/lr", [0.1]), (CUT, *late)))[1]
     assert "never registered" in told(resumed((6, "proof/rates", [0.9]), (6, *late)))[1]
+
+
+def test_another_number_of_updates_is_no_other_rate() -> None:
+    """Where a step made another number of updates, that is told, and not the rates that go with them."""
+    first, why = told(resumed((5, "proof/updates", 0), (5, "proof/rates", [])))
+    assert (str(first), first.also) == (
+        "step 5: the number of updates is 0 and not 1",
+        ("the learning rate",),
+    )
+    assert why.startswith("step 5 made 0 updates, and 1 in the uninterrupted run: when the state was saved")
 
 
 def test_another_environment_is_the_cause_of_other_numbers_only() -> None:

@@ -42,6 +42,7 @@ def cause(case: Case) -> str:
         "ids": _samples,
         "batch": _samples,
         "rng": _stream,
+        "updates": _updates,
         "lr": _rate,
         "gradient": _gradient,
         "unregistered": _unregistered,
@@ -228,7 +229,28 @@ def _stood_there(case: Case) -> int | None:
     return None
 
 
-# --- rates, gradients, parameters ---
+# --- updates, rates, gradients, parameters ---
+
+
+def _updates(case: Case) -> str:
+    step, old, new = case.found.step, case.found.old, case.found.new
+    return _in_a_window(case) or (
+        f"step {step} made {_number(new, 'update')}, and {old} in the uninterrupted run: when the state was saved "
+        "an update was still to come, or what counts the batches of an accumulation window began anew after the "
+        "cut; call ckpt.step() only after optimizer.step(), and begin each window there"
+    )
+
+
+def _in_a_window(case: Case) -> str:
+    """Whether the cut lies where no update had been made since the boundary before."""
+    step = case.got.restored_step
+    if case.expected.record(step).get("updates") != 0:
+        return ""
+    return (
+        f"no optimizer stepped between the boundaries of steps {step - 1} and {step}: the cut lies in the "
+        "middle of an accumulation window, and the gradient gathered so far was lost; call ckpt.step() "
+        "only after optimizer.step()"
+    )
 
 
 def _rate(case: Case) -> str:
@@ -274,14 +296,7 @@ def _stray_of(case: Case, kind: str) -> str:
 
 
 def _gradient(case: Case) -> str:
-    step = case.got.restored_step
-    if case.expected.record(step).get("updates") == 0:
-        return (
-            f"no optimizer stepped between the boundaries of steps {step - 1} and {step}: the cut lies in the "
-            "middle of an accumulation window, and the gradient gathered so far was lost; call ckpt.step() "
-            "only after optimizer.step()"
-        )
-    return (
+    return _in_a_window(case) or (
         "the same samples, rates and random draws gave another gradient: something between them has a state "
         "that is not registered, or a gradient was kept over the boundary"
     )

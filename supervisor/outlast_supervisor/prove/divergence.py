@@ -10,7 +10,18 @@ from .model import RNG
 from .tracks import Line, Record, Track
 
 Thing = Literal[
-    "part", "rng", "unregistered", "ids", "batch", "lr", "loss", "gradient", "parameter", "counters", "step"
+    "part",
+    "rng",
+    "unregistered",
+    "ids",
+    "batch",
+    "updates",
+    "lr",
+    "loss",
+    "gradient",
+    "parameter",
+    "counters",
+    "step",
 ]
 
 WORDS: Mapping[Thing, str] = {
@@ -19,6 +30,7 @@ WORDS: Mapping[Thing, str] = {
     "unregistered": "what was never registered:",
     "ids": "the sample ids",
     "batch": "the content of the batch",
+    "updates": "the number of updates",
     "lr": "the learning rate",
     "loss": "the loss",
     "gradient": "the gradient of",
@@ -57,7 +69,7 @@ class Divergence:
             when = f"right after the restore of step {self.step}" if self.step else "before the first step"
         else:
             when = f"step {self.step}"
-        if self.thing in ("ids", "lr", "loss", "counters"):
+        if self.thing in ("ids", "updates", "lr", "loss", "counters"):
             by = f", by {self.amount!r}" if self.amount is not None and self.thing in ("lr", "loss") else ""
             verb = "are" if self.thing in ("ids", "counters") else "is"
             return f"{when}: {self.what} {verb} {shown(self.new)} and not {shown(self.old)}{by}"
@@ -155,6 +167,7 @@ def _in_step(
     yield from _value("ids", old.get("ids"), new.get("ids"))
     yield from _value("batch", before.get("batch"), after.get("batch"))
     yield from (f for f in _differing("rng", before, after, "places") if f.name not in idle)
+    yield from _value("updates", before.get("updates"), after.get("updates"))  # or rates of none would differ
     yield from _number("lr", before.get("rates"), after.get("rates"), tolerance)
     # What was there and right when this attempt began has not caused this; what came later may have.
     strays = list(_differing("unregistered", before, after, "strays")) if exact else []
