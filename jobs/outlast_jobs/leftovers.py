@@ -17,13 +17,17 @@ STALE = 600.0
 
 def clear_beside(path: Path) -> None:
     """Remove what killed writes of ``path`` left in its folder. Never raises: what stays is tried again next time."""
-    mine = re.compile(re.escape(f"{TEMPORARY}{path.name[:NAME_LIMIT]}-") + "[0-9a-f]{12}")
     try:
-        found = [path.with_name(name) for name in os.listdir(path.parent) if mine.fullmatch(name)]
-        for leftover in filter(is_stale, found):
+        for leftover in filter(is_stale, left_beside(path)):
             durable.delete_tree(leftover)
     except OSError:
         pass
+
+
+def left_beside(path: Path) -> list[Path]:
+    """Every temporary of ``path`` in its folder, also one that somebody is writing right now."""
+    mine = re.compile(re.escape(f"{TEMPORARY}{path.name[:NAME_LIMIT]}-") + "[0-9a-f]{12}")
+    return [path.with_name(name) for name in os.listdir(path.parent) if mine.fullmatch(name)]
 
 
 def is_stale(path: Path) -> bool:

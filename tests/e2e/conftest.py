@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.exporting import copied, trained
 from tests.e2e.harness import Run
 from tests.e2e.reference import Reference, chance, make_reference
 
+__all__ = ["copied", "trained"]
 MakeRun = Callable[..., Run]
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import msgspec
 import pytest
 
@@ -161,16 +160,6 @@ def test_a_document_keeps_to_what_exists(document: Path) -> None:
 
 def source(room: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in (ROOT / room).rglob("*.py")]
-
-
-def test_what_is_not_there_yet_is_said() -> None:
-    """The commands that only say "not yet" are those which the limits name."""
-    from outlast_supervisor.commands import later
-
-    told = re.search(r"^- Not yet in this version.*?:(.*?\.)$", read("limits.md"), re.MULTILINE | re.DOTALL)
-    assert told is not None
-    commands = {found.name for found in vars(later).values() if isinstance(found, click.Command)}
-    assert set(re.findall(r"`(\w+)`", told[1])) == commands
 
 
 def test_invariants_are_numbered_and_attacked() -> None:

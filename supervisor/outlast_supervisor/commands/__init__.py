@@ -36,7 +36,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "slurm": ("slurm", "slurm", "Print the batch script by which Slurm runs a job, or submit it."),
     "cron": ("cron", "cron", "Print or install the crontab lines that carry a job on."),
     "k8s": ("k8s", "k8s", "Print the Kubernetes Job that carries a job on."),
-    "export": ("later", "export", "Not yet: the newest healthy generation, ready to load elsewhere."),
+    "export": ("export", "export", "Copy the newest healthy generation with all it takes to load it."),
 }
 
 
@@ -65,9 +65,8 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        now = [(name, text) for name, (module, _, text) in _COMMANDS.items() if module != "later"]
         with formatter.section("Commands"):
-            formatter.write_dl(now)
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
 
 @click.command(

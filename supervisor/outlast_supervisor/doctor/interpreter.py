@@ -73,10 +73,15 @@ def words_of(job: Job, first_line: str) -> tuple[tuple[str, ...], str] | None:
     return tuple(options), script
 
 
+def python_of(job: Job, environment: Mapping[str, str]) -> tuple[tuple[str, ...], str] | None:
+    """As ``words_of``, where the program is looked for as a worker with this environment would be."""
+    return words_of(job, _first_line(job, environment.get("PATH", os.defpath)))
+
+
 def look(job: Job, env: Mapping[str, str], patience: float = PATIENCE) -> Looked | None:
     """Run the interpreter as the job would; None where the command is no Python program."""
     environment = spawn.worker_environment(env, job.env, {})
-    found = words_of(job, _first_line(job, environment.get("PATH", os.defpath)))
+    found = python_of(job, environment)
     if found is None:
         return None
     words, script = found

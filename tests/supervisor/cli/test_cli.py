@@ -29,15 +29,6 @@ def test_every_command_has_help_that_ends_with_its_exit_codes(capsys: pytest.Cap
         assert all(line.split()[0].isdigit() for line in codes[1].strip().splitlines())
 
 
-@pytest.mark.parametrize("name", [name for name, (module, _, _) in _COMMANDS.items() if module == "later"])
-def test_what_is_not_there_yet_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A clear "not yet" on stderr and 64, whatever arguments follow."""
-    assert invoke([name, "job.yaml", "--submit"]) == 64
-    seen = capsys.readouterr()
-    assert seen.err == f'outlast: "outlast {name}": not yet; this version has no such command\n'
-    assert seen.out == ""
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
