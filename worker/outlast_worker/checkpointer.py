@@ -134,14 +134,14 @@ class Checkpointer:
             self._proof.starts(self.step_count, capture_rng_state())
         self._act()
         while self.step_count < total:
-            drawn = self._feed.draw() if accumulate == 1 else [self._feed.draw() for _ in range(accumulate)]
+            drawn = self._feed.hand_out(accumulate)
             yield drawn if self._proof is None else self._proof.batch(drawn)
 
     def step(self, loss: Any = None, *, step: int | None = None, **fields: Any) -> None:
         """The boundary after a whole update and its scheduler step: report, save if due, stop if told.
 
-        ``step`` is the script's own count of this step, checked where it is given. Further fields are numbers
-        for the metrics. Raises SystemExit(75) when the run must stop; the state is saved then.
+        ``step`` is the script's own count of the updates done, this one included, checked where it is given.
+        Further fields are numbers for the metrics. Raises SystemExit(75) when the run must stop; the state is saved then.
         """
         self._need_entered("step")
         state = self._state
@@ -353,7 +353,10 @@ class Checkpointer:
             if error.code in (None, 0):
                 from outlast_worker.session import say
 
-                say(f"the script exited in the middle, at step {self.step_count}: the run is not done")
+                step = self.step_count
+                say(
+                    f"the script exited in the middle, at step {step}: the run is not done; to end it, use break"
+                )
         else:
             session.failed(error, self.step_count)
         with contextlib.suppress(Exception):  # what is in flight is of a whole boundary, and still counts
@@ -361,9 +364,10 @@ class Checkpointer:
         self._feed.close()
 
     def _not_honoured(self, claimed: int) -> None:
+        begun = self._session is not None and self._session.restored_step > 0
         why = (
-            f"restore not honoured: the script calls this step {claimed}, after the restored one it is "
-            f"{self.step_count}; begin at ckpt.step_count"
+            f"{'restore not honoured: ' if begun else ''}the script calls this step {claimed}, and it is step "
+            f"{self.step_count}; count on from ckpt.step_count, this update included"
         )
         if self._session is not None:
             self._session.refuse(why)

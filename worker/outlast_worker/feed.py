@@ -8,6 +8,9 @@ from typing import Any
 
 from outlast_worker.batches import Batches
 
+UNCOUNTED = 200
+"""So many batches, or lists of them, without a boundary are more than one update is made of."""
+
 
 class Feed:
     """The data of one run. Counters move at boundaries: a batch that was drawn is not consumed before."""
@@ -22,6 +25,7 @@ class Feed:
         self._next_batch = 0
         self._ids: list[int] = []
         self._iterator: Iterator[Any] | None = None
+        self._told_uncounted = False
 
     def start(self) -> None:
         """Make the iterator now, so that whatever it draws from the process-wide streams is drawn here."""
@@ -31,6 +35,19 @@ class Feed:
         self.drawn = 0
         self._ids.clear()
         self._iterator = iter(self.data)
+
+    def hand_out(self, accumulate: int) -> Any:
+        """The next batch, or a list of so many. Says once if very many went out without a boundary."""
+        drawn = self.draw() if accumulate == 1 else [self.draw() for _ in range(accumulate)]
+        if self.drawn >= UNCOUNTED * accumulate and not self._told_uncounted:
+            from outlast_worker.session import say
+
+            self._told_uncounted = True
+            say(
+                f"{self.drawn} batches were handed out since the last boundary; without one no step is counted "
+                "and nothing is saved: call ckpt.step() after each update"
+            )
+        return drawn
 
     def draw(self) -> Any:
         """The next batch, from the next epoch where this one is exhausted."""

@@ -59,7 +59,11 @@ class Parts:
             if self._kinds[name] != STATEFUL or isinstance(value, _EXACT):
                 found = first_difference(trees[name], self._capture(name))
                 if found is not None:
-                    raise PartError(name, f"is not what was saved after its restore: {found}")
+                    raise PartError(
+                        name,
+                        f"is not what was saved after its restore: {found}; "
+                        f"is this {type(value).__name__} of the class that was saved, and made as it was?",
+                    )
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those among them that are torch's."""

@@ -1,0 +1,72 @@
+"""What is told to whoever calls the boundary too seldom, or counts its steps otherwise."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from outlast_worker import Checkpointer, batches
+from outlast_worker.feed import UNCOUNTED
+from outlast_worker.parts import PartError, Parts
+from outlast_worker.session import RestoreNotHonoured
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTLAST_RUN", raising=False)
+
+
+def _made() -> Checkpointer:
+    return Checkpointer(model=nn.Linear(1, 1), data=batches(TensorDataset(torch.zeros(8, 1)), 4))
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_forgotten_boundary_is_told_once(accumulate: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Batches without a boundary are told when they are too many for one update, with the cure, and only once."""
+    with _made() as ckpt:
+        drawn = ckpt.steps(total=10, accumulate=accumulate)
+        for _ in itertools.islice(drawn, UNCOUNTED - 1):
+            pass
+        assert capsys.readouterr().err == ""
+        for _ in itertools.islice(drawn, 2 * UNCOUNTED):
+            pass
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(
+        f"outlast: {UNCOUNTED * accumulate} batches were handed out since the last boundary"
+    )
+    assert "call ckpt.step() after each update" in said[0]
+
+
+def test_a_boundary_after_each_update_is_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+    """However many batches a run draws, and several for an update, nothing is said of those with boundaries."""
+    with _made() as ckpt:
+        for number, _ in enumerate(ckpt.steps(total=UNCOUNTED), 1):
+            if number % 3 == 0:
+                ckpt.step()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_count_counts_this_update_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """The step that a script gives is the number of updates done; where nothing was restored none is blamed."""
+    with pytest.raises(RestoreNotHonoured) as told, _made() as ckpt:
+        for _ in ckpt.steps(total=4):
+            if ckpt.step_count < 2:
+                ckpt.step(step=ckpt.step_count + 1)
+            else:
+                ckpt.step(step=ckpt.step_count)
+    assert str(told.value) == (
+        "the script calls this step 2, and it is step 3; count on from ckpt.step_count, this update included"
+    )
+
+
+def test_an_optimizer_of_another_class_is_asked_about() -> None:
+    """A state that another optimizer saved is refused, and the class is named as what may be wrong."""
+    model = nn.Linear(1, 1)
+    saved, kinds = Parts({"model": model, "optimizer": torch.optim.AdamW(model.parameters())}).capture()
+    with pytest.raises(PartError, match="is this SGD of the class that was saved"):
+        Parts({"model": model, "optimizer": torch.optim.SGD(model.parameters())}).restore(saved, kinds)
