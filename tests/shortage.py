@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import threading
 from collections.abc import Iterator
@@ -21,11 +22,17 @@ def no_more_threads() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_more_files(pid: int = 0) -> Iterator[None]:
-    """Within the block a process, by default this one, can open nothing; what it has open stays."""
-    before = resource.prlimit(
-        pid, resource.RLIMIT_NOFILE, (0, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1])
-    )
+def no_more_files(pid: int = 0, *, but_one: bool = False) -> Iterator[None]:
+    """Within the block a process, by default this one, can open nothing; what it has open stays.
+
+    With ``but_one``, which is for this process, one file at a time can be opened.
+    """
+    limit = 0
+    if but_one:
+        limit = os.open(os.devnull, os.O_RDONLY) + 1  # the lowest number that is free
+        os.close(limit - 1)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
     try:
         yield
     finally:

@@ -35,6 +35,7 @@ from .states import Clearing, Ending, State
 # what changes the world outside our processes waits until the records before it are on disk
 _AFTER_JOURNAL = (act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
 
+TELL_BLIND_EVERY = 30.0  # seconds
 UNKILLABLE_AFTER = 1.0  # seconds in which what was killed ends, unless the kernel holds it
 
 
@@ -65,6 +66,8 @@ class Carrier(Struct):
     _ready: Opened | None = None  # the files of the attempt that waits for it
     _start_at: float = 0.0  # the instant before which it is not executed
     _cleared_once: bool = False
+    _look_wanted: bool = False
+    _tell_blind_at: float = 0.0
     _resumed_from: str | None = None
     _prune_waits: bool = False
 
@@ -99,12 +102,18 @@ class Carrier(Struct):
             self.chores.submit("quiet", lambda: chores.answer(self.desk, request, ok, text, remove_request))
 
     def look_again(self) -> None:
-        """A child that was not the worker itself ended: perhaps nothing is left now."""
-        if isinstance(self.loop.state, Ending) and not self.loop.state.examining:
-            self._leftovers("look")
+        """A child that was not the worker itself ended: perhaps nothing is left now.
+
+        One look follows for all that end at once, not one each: to look takes as long as they are many.
+        """
+        self._look_wanted = True
 
     def settle(self) -> None:
-        """Carry out what waited for records that are on disk now."""
+        """Carry out what waited for records that are on disk now, or for all that came at once to be heard."""
+        if self._look_wanted:
+            self._look_wanted = False
+            if isinstance(self.loop.state, Ending) and not self.loop.state.examining:
+                self._leftovers("look")
         due = self.launch_due
         if self._ready is not None and due is not None and time.monotonic() >= due:
             opened, self._ready = self._ready, None
@@ -268,7 +277,12 @@ class Carrier(Struct):
             return
         try:
             left = self._left()
-        except OSError:  # nothing can be looked at now, so nothing is known to be gone
+        except OSError as error:  # nothing can be looked at now, so nothing is known to be gone
+            if (now := time.monotonic()) >= self._tell_blind_at:
+                self._tell_blind_at = now + TELL_BLIND_EVERY
+                self.tell(
+                    f"cannot look for what the attempt left: {error.strerror}; looking again", "warning"
+                )
             self.loop.post(ev.LeftoversRemain(()))
             return
         if not left:

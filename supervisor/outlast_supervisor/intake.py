@@ -23,13 +23,15 @@ from .notify import Message
 from .processes import carries, unmarked_below_us
 
 _NO_REPORTS = {Field.READY, Field.EXIT}  # their step was restored or trained before, not just now
+_MOST_PINNED = 64
 _MAX_SENDERS = 4096  # a worker that forks without end must not fill our memory
 
 
 class Trainers(Struct):
     """The attached trainers of the running attempt, each pinned by a pidfd that tells of its end.
 
-    The descriptor is -1 where the kernel has no pidfds: then deaths of children are when to look.
+    The descriptor is -1 where the kernel has no pidfds, and for those beyond the first 64, since descriptors are few:
+    then deaths of children are when to look.
     """
 
     selector: selectors.BaseSelector
@@ -40,8 +42,9 @@ class Trainers(Struct):
         if identity.pid in self.by_pid:
             return False
         fd = -1
-        with contextlib.suppress(OSError):
-            fd = linux.pidfd_open(identity.pid)
+        if len(self.by_pid) < _MOST_PINNED:
+            with contextlib.suppress(OSError):
+                fd = linux.pidfd_open(identity.pid)
         if not identity.alive():
             _close(fd)
             return False

@@ -227,14 +227,15 @@ def send(identity: ProcessIdentity, number: int) -> bool:
     except OSError as error:
         return error.errno in _NO_PIDFDS and _send_by_number(identity, number)
     try:
-        if ProcessIdentity.of(identity.pid) != identity:
-            return False
-        linux.pidfd_send_signal(fd, number)
-    except OSError:
-        return False
+        same = ProcessIdentity.seen(identity.pid) == identity
+        if same:
+            linux.pidfd_send_signal(fd, number)
+        return same
+    except OSError as error:
+        blind = is_blind(error)
     finally:
         os.close(fd)
-    return True
+    return blind and _send_by_number(identity, number)  # that was the last descriptor: it is free again
 
 
 def _send_by_number(identity: ProcessIdentity, number: int) -> bool:

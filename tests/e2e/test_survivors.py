@@ -154,6 +154,24 @@ def test_a_supervisor_that_cannot_look_starts_nothing_beside_what_it_does_not_se
     assert supervisor.wait() == 75
 
 
+def test_a_crowd_that_ends_at_once_is_not_looked_at_for_each_of_its_deaths(make_run: MakeRun) -> None:
+    """What a supervisor reads to end hundreds of processes grows with their number, and not with its square."""
+    many = 200
+    script = f"trap '' TERM; for i in $(seq {many}); do sleep 1000 & done; touch there; exit 3"
+    run = make_run({"command": ["sh", "-c", script], "signals": "native"})
+    supervisor = run.start()
+    supervisor.until(lambda: run.records(journal.ATTEMPT_ENDED), "the end of all of them")
+    assert _reads(supervisor.pid) < many * many
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait() == 75
+
+
+def _reads(pid: int) -> int:
+    """How often a process has read from anything."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("syscr"))
+
+
 def _sleeps(pid: int) -> int:
     """How often a process's first thread has gone to sleep."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -179,6 +179,26 @@ def test_a_trainers_end_is_told_by_its_pidfd(trainer: int) -> None:
     selector.close()
 
 
+def test_a_crowd_of_trainers_leaves_descriptors_for_other_things() -> None:
+    """However many attach, few descriptors are taken; the ends of all of them are seen."""
+    selector = selectors.DefaultSelector()
+    trainers = Trainers(selector)
+    before = len(os.listdir("/proc/self/fd"))
+    crowd = [subprocess.Popen(["sleep", "1000"]) for _ in range(80)]
+    for process in crowd:
+        identity = ProcessIdentity.of(process.pid)
+        assert identity is not None
+        assert trainers.attach(identity)
+    assert len(os.listdir("/proc/self/fd")) - before <= 64
+    for process in crowd:
+        process.kill()
+        process.wait()
+    gone = {key.data[1] for key, _ in selector.select(timeout=60)} | set(trainers.unpinned_gone())
+    assert gone == {process.pid for process in crowd}
+    trainers.clear()
+    selector.close()
+
+
 def test_the_words_of_the_worker_count_when_it_is_dead(intake: Intake, trainer: int) -> None:
     """What the first process sent before it died is heard after, and it was a trainer."""
     identity = ProcessIdentity.of(trainer)

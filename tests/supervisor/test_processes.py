@@ -150,6 +150,17 @@ def test_nothing_is_left_where_all_that_we_have_is_dead(families: list[subproces
     families.append(dead)
 
 
+def test_the_last_descriptor_is_enough_to_end_a_process(families: list[subprocess.Popen[bytes]]) -> None:
+    """Where a pid can be pinned and then nothing can be opened to look whose it is, the signal comes all the same."""
+    families.append(spawn("print(flush=True); import time; time.sleep(1000)"))
+    identity = ProcessIdentity.of(families[0].pid)
+    assert identity is not None
+    with no_more_files(but_one=True):
+        sent = processes.send(identity, signal.SIGKILL)
+    assert sent
+    assert families[0].wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("listed", [True, False])
 def test_who_cannot_look_has_not_seen_that_nothing_is_left(
     families: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, listed: bool
