@@ -141,7 +141,8 @@ class Checkpointer:
         """The boundary after a whole update and its scheduler step: report, save if due, stop if told.
 
         ``step`` is the script's own count of the updates done, this one included, checked where it is given.
-        Further fields are numbers for the metrics. Raises SystemExit(75) when the run must stop; the state is saved then.
+        Further fields are numbers for the metrics. Raises SystemExit(75) when the run must stop; the state is
+        saved then.
         """
         self._need_entered("step")
         state = self._state
