@@ -196,3 +196,12 @@ def test_a_failure_of_the_script_leaves_what_was_in_flight(run: Listener) -> Non
     _through(run, 1, MODE="raise")
     assert json.loads(run.values("X_OUTLAST_FAILURE")[0])["step"] == 12
     assert _check(run) == [4, 8, 12]
+
+
+@pytest.mark.parametrize(("mode", "code"), [("interrupted", 1), ("interrupted and caught", 0)])
+def test_an_interrupted_copy_holds_nothing_up(run: Listener, mode: str, code: int) -> None:
+    """What a signal's handler raises in the middle of it discards that save: the script ends by it, or goes on and the
+    next boundary is saved instead."""
+    output = _through(run, code, MODE=mode)
+    assert _check(run) == ([4] if code else [4, 9, 12, 16, 20, 24])
+    assert ("KeyboardInterrupt" in output) == bool(code)

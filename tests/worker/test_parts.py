@@ -317,3 +317,12 @@ def test_optimizers_on_a_device_go_on_bit_for_bit(options: dict[str, bool]) -> N
     steps(runs[0], 2)
     steps(runs[1], 2)
     assert state_sha256(Parts(runs[0]).capture()[0]) == state_sha256(Parts(runs[1]).capture()[0])
+
+
+def test_a_module_made_in_inference_mode_is_restored() -> None:
+    """Torch changes its tensors there alone."""
+    with torch.inference_mode():
+        saved, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    trees, kinds = Parts({"model": saved}).capture()
+    Parts({"model": other}).restore(through(trees), kinds)
+    assert torch.equal(other.weight, saved.weight)

@@ -21,7 +21,7 @@ from outlast_worker.saving import take_state
 from outlast_worker.shards import PARTS, Taken
 from outlast_worker.snapshot import has_nan
 from outlast_worker.sources import Mode, Sources, Trust, watched_by
-from outlast_worker.window import Copying, Probe, Span, same, watch
+from outlast_worker.window import Copying, Interrupted, Probe, Span, same, watch
 from outlast_worker.writing import image_of
 
 
@@ -88,6 +88,61 @@ def test_any_number_of_threads_carry_a_copy(monkeypatch: pytest.MonkeyPatch) -> 
     for thread in threads:
         thread.join()
     assert Copying([]).done.is_set()
+
+
+def test_a_copy_that_is_interrupted_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in one thread that carries it, out of a signal's handler say: the others hear of it and end."""
+    monkeypatch.setattr(window, "_PIECE", 1000)
+    source, copy = torch.rand(50_000), torch.zeros(50_000)
+    copying = Copying([Span(source.data_ptr(), copy.data_ptr(), source.nbytes, source)])
+    begun, ended = threading.Event(), list[BaseException]()
+    move = window.ctypes.memmove
+
+    def memmove(*args: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            begun.wait(60)
+            move(*args)
+            return
+        begun.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(window.ctypes, "memmove", memmove)
+
+    def other() -> None:
+        try:
+            copying.finish()
+        except Interrupted as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        copying.finish()
+    thread.join(60)
+    assert len(ended) == 1
+
+
+def test_a_compiled_step_tells_each_time() -> None:
+    """What is done before an update is not traced with it, where it would go on with what stood there at the trace."""
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    seen = []
+    kept = Sources([optimizer], (), lambda: seen.append((torch.compiler.is_compiling(), parameter._version)))
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(3):
+        step()
+    assert [compiling for compiling, _ in seen] == [False] * 3
+    assert len({version for _, version in seen}) == 3
+    assert kept.movable()
+
+
+def test_what_was_made_in_inference_mode_is_copied_at_the_boundary() -> None:
+    """It has no version by which a change could be seen."""
+    with torch.inference_mode():
+        base = torch.nn.Linear(2, 2).requires_grad_(False)
+    assert not Sources((), [base], lambda: None).movable()
+    assert Sources((), [torch.nn.Linear(2, 2).requires_grad_(False)], lambda: None).movable()
 
 
 def test_trust_is_earned_checked_and_lost() -> None:

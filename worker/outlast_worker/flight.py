@@ -18,7 +18,7 @@ from outlast_worker.cost import Cost
 from outlast_worker.imaging import Snapshot
 from outlast_worker.outliving import Outliving
 from outlast_worker.saving import Saved
-from outlast_worker.window import Copying, differing, same
+from outlast_worker.window import Copying, Interrupted, differing, same
 from outlast_worker.yielding import Yielding
 
 _REPORT_EVERY = 0.2  # seconds
@@ -88,7 +88,11 @@ class Flight:
             self._transfers.hold_back()  # this update may be on another stream than the one before
             return False, False
         with self._cost.standing():
-            return self._close()
+            try:
+                return self._close()
+            except BaseException:  # a signal's handler has raised it: what was not seen to be right is not
+                self._settle(False)
+                raise
 
     def _close(self) -> tuple[bool, bool]:
         self.open = False
@@ -154,7 +158,7 @@ class Flight:
                 between_operations(self._look)
             self._yielding.begin()
             outcome = Outcome(saved=self._write(self._confirmed, self._progress))
-        except Changed:
+        except (Changed, Interrupted):
             outcome = Outcome(changed=True)
         except BaseException as error:  # the training's thread takes it in at its next boundary
             outcome = Outcome(error=error)

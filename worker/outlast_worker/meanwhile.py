@@ -131,7 +131,12 @@ class Meanwhile:
         flight = self.flight
         if flight is None:
             return
-        moved, differs = flight.close()
+        try:
+            moved, differs = flight.close()
+        except BaseException:  # out of a signal's handler; the script may well go on
+            if flight.discarded:
+                self.redo = f"the save of step {flight.step} is discarded: its copy was interrupted"
+            raise
         if moved or differs:
             self._changed(flight, moved)
         elif flight.meanwhile and self._unchecked is None:

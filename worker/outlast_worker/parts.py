@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import random
 from collections.abc import Callable, Mapping
@@ -132,6 +133,14 @@ def _is_stateful(value: Any) -> bool:
     )
 
 
+def _restore_stateful(value: Any, tree: Any) -> None:
+    tensors = value.state_dict().values() if isinstance(value, torch.nn.Module) else ()
+    # what was made in inference mode can be changed there alone
+    made_there = any(isinstance(tensor, torch.Tensor) and tensor.is_inference() for tensor in tensors)
+    with torch.inference_mode() if made_there else contextlib.nullcontext():
+        value.load_state_dict(_own_containers(tree))
+
+
 def _own_containers(tree: Any) -> Any:
     """The same tensors in other containers: some schedulers take entries out of the dict which they load."""
     if type(tree) in (dict, collections.OrderedDict):
@@ -181,9 +190,7 @@ def _restore_torch(generator: torch.Generator, tree: dict[str, Any]) -> None:
 
 
 _HANDLERS: dict[str, _Handler] = {
-    STATEFUL: _Handler(
-        _is_stateful, lambda v: v.state_dict(), lambda v, tree: v.load_state_dict(_own_containers(tree))
-    ),
+    STATEFUL: _Handler(_is_stateful, lambda v: v.state_dict(), _restore_stateful),
     "numpy.Generator": _Handler(lambda v: isinstance(v, np.random.Generator), _capture_numpy, _restore_numpy),
     "numpy.RandomState": _Handler(
         lambda v: isinstance(v, np.random.RandomState),

@@ -131,8 +131,8 @@ def watched_by(component: Component, movable: dict[Place, torch.Tensor]) -> list
 
 def _plain(tensor: torch.Tensor) -> bool:
     kinds = (torch.Tensor, torch.nn.Parameter)
-    if type(tensor) not in kinds or tensor.layout is not torch.strided:
-        return False
+    if type(tensor) not in kinds or tensor.layout is not torch.strided or tensor.is_inference():
+        return False  # what was made in inference mode has no version
     if tensor.device.type != "cpu":
         return tensor.device.type == "cuda"
     return not tensor.is_shared()  # with other processes, which may write at any time
@@ -146,7 +146,8 @@ def _hook(optimizer: torch.optim.Optimizer, before_step: Callable[[], None]) -> 
     if not getattr(type(optimizer).step, "hooked", False):
         return False
     try:
-        register(lambda *_: before_step())
+        # Compiled with the step, it would be traced and told what stood there at the trace.
+        register(torch.compiler.disable(lambda *_: before_step()))
     except AttributeError:  # a subclass that skipped the initialisation has no place for hooks
         return False
     return True

@@ -23,6 +23,10 @@ _SAMPLE = 32  # bytes
 _MOST = 64  # of one span
 
 
+class Interrupted(Exception):
+    """A thread that carried a copy was stopped by an exception: the copy is not whole."""
+
+
 class Span(NamedTuple):
     """Bytes to copy: from where to where, and the tensor whose memory they are."""
 
@@ -62,12 +66,31 @@ class Copying:
         self._kept = list(spans)  # their tensors keep the memory
         self._open = len(self._left)
         self._lock = threading.Lock()
+        self._interrupted = False
         self.done = threading.Event()
         if not self._left:
             self.done.set()
 
     def work(self) -> None:
         """Carry pieces until none is left; another thread may still be at its last one."""
+        try:
+            self._carry()
+        except (
+            BaseException
+        ):  # a signal's handler has raised it, and a piece may be lost: nobody may wait for that
+            self._interrupted = True
+            self._left.clear()  # no other one goes on writing into the buffer
+            self.done.set()
+            raise
+
+    def finish(self) -> None:
+        """Help, and wait for the rest. Interrupted where the thread of another call of this was."""
+        self.work()
+        self.done.wait()
+        if self._interrupted:
+            raise Interrupted
+
+    def _carry(self) -> None:
         while True:
             try:
                 source, target, nbytes = self._left.pop()
@@ -80,11 +103,6 @@ class Copying:
             if last:
                 self._kept.clear()
                 self.done.set()
-
-    def finish(self) -> None:
-        """Help, and wait for the rest."""
-        self.work()
-        self.done.wait()
 
 
 def copy_now(spans: Sequence[Span]) -> None:

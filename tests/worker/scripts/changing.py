@@ -96,6 +96,22 @@ if LATE != "0":
     flight.Flight._run = as_late_as_can_be if LATE == "1" else after_the_change  # type: ignore[method-assign]
     flight.Flight._confirmed = confirmed  # type: ignore[method-assign]
 
+_carry = window.Copying._carry
+
+
+def interrupted(self: Any) -> None:
+    """A signal's handler raises in the training's own thread, while it helps with the copy of step 8."""
+    found = ckpt._session and ckpt._session.seals.meanwhile.flight
+    if found and found.step == 8 and threading.current_thread() is threading.main_thread():
+        window.Copying._carry = _carry  # type: ignore[method-assign]
+        self._left.pop()
+        raise KeyboardInterrupt
+    _carry(self)
+
+
+if MODE.startswith("interrupted"):
+    window.Copying._carry = interrupted  # type: ignore[method-assign]
+
 torch.manual_seed(1)
 torch.set_num_threads(1)
 net = torch.nn.Sequential(
@@ -188,7 +204,12 @@ def update() -> torch.Tensor:
 
 with ckpt, open("states", "a") as states:
     while ckpt.step_count < TOTAL:
-        loss = update()
+        try:
+            loss = update()
+        except KeyboardInterrupt:
+            if MODE != "interrupted and caught":
+                raise
+            loss = update()
         ckpt.extra["list"] = [ckpt.step_count, bytearray(b"x")]
         at = ckpt.step_count + 1
         if MODE == "killed" and at == 14:
