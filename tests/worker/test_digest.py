@@ -231,3 +231,10 @@ def test_the_digest_is_pinned() -> None:
     command = [sys.executable, "-O", "-c", code]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert output == "93635f59c7f43bc78db5c3a3636a44ebfdf682b5b648e2cd15ca91e188b4b534\n"
+
+
+def test_a_digest_leaves_the_memory_as_it_is() -> None:
+    """What was digested can be resized by the training as before."""
+    tensor = torch.ones(4)
+    state_sha256({"a": tensor})
+    assert tensor.untyped_storage().resizable()

@@ -63,6 +63,7 @@ def test_each_tensor_has_memory_of_its_own(tmp_path: Path) -> None:
     loaded["large"].zero_()
     assert loaded["window"].sum() == 0
     assert loaded["middle"].untyped_storage().data_ptr() != loaded["half"].untyped_storage().data_ptr()
+    assert loaded["half"].resize_(80_000).numel() == 80_000
 
 
 def test_aligned_files_with_checksums_load(tmp_path: Path) -> None:

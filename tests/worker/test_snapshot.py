@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,14 +33,38 @@ def test_a_copy_is_not_touched_by_later_updates() -> None:
     assert copied["model"]._metadata == tree["model"]._metadata
 
 
-def test_tied_weights_stay_tied_and_views_stay_apart() -> None:
-    """The same memory under two names is copied once; another view of it is another tensor."""
+def test_what_shares_memory_shares_it_in_the_copy() -> None:
+    """The same memory under two names is copied once, with all views of it; what is of it by value is its own."""
     weight = torch.arange(6.0).reshape(2, 3)
     copied = clone({"a": weight, "b": weight.view(2, 3), "t": weight.t(), "row": weight[0]})
-    assert copied["a"] is copied["b"]
-    assert copied["t"] is not copied["a"]
-    assert torch.equal(copied["t"], weight.t())
-    assert torch.equal(copied["row"], weight[0])
+    weight.zero_()
+    assert copied["a"].data_ptr() == copied["b"].data_ptr()
+    copied["a"][0, 1] = 9
+    assert copied["t"].tolist() == [[0, 3], [9, 4], [2, 5]]
+    assert copied["row"].tolist() == [0, 9, 2]
+    numbers = torch.randn(3, dtype=torch.complex64)
+    turned = {"a": numbers, "b": numbers.conj(), "c": numbers.imag, "d": numbers.conj().imag}
+    for name, tensor in clone(turned).items():
+        assert torch.equal(tensor, turned[name]), name
+
+
+def test_a_copy_is_what_a_save_would_give_back() -> None:
+    """Which tensors are parameters and trained, which lists are one, and tensors that an operation made."""
+    tensor = torch.ones(2, requires_grad=True)
+    one = [1]
+    copied = clone(
+        {
+            "p": torch.nn.Parameter(tensor.detach()),
+            "leaf": tensor,
+            "made": deque([tensor * 2], 3),
+            "l": (one, one),
+        }
+    )
+    assert type(copied["p"]) is torch.nn.Parameter
+    assert copied["leaf"].requires_grad
+    assert copied["made"].maxlen == 3
+    assert copied["made"][0].tolist() == [2, 2]
+    assert copied["l"][0] is copied["l"][1] is not one
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -124,6 +124,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
         "torch.Tensor: quantized tensors",
     ),
+    "four bits": (
+        lambda: torch.empty(2, dtype=torch.uint4),
+        "torch.Tensor: torch has no copies of torch.uint4",
+    ),
     "own factory": (
         lambda: collections.defaultdict(lambda: 1),
         "collections.defaultdict: its default factory",

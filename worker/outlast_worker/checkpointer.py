@@ -21,7 +21,6 @@ from outlast_worker.metrics import RESERVED
 from outlast_worker.parts import Parts
 from outlast_worker.phases import phase_named
 from outlast_worker.rng import capture_rng_state, restore_rng_state, rng_digests
-from outlast_worker.snapshot import clone
 from outlast_worker.state import TrainingState
 
 if TYPE_CHECKING:
@@ -315,6 +314,8 @@ class Checkpointer:
 
     def _keep_boundary(self, session: Session, rng: dict[str, Any]) -> None:
         """Copy the boundary's state before an evaluation, which may swap weights; never within a step."""
+        from outlast_worker.snapshot import clone  # it came with the session
+
         session.seals.meanwhile.close()
         facts = session.facts(self.step_count, finished=False)
         in_flight = session.seals.meanwhile.step == self.step_count

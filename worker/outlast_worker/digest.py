@@ -10,12 +10,13 @@ The state of an optimizer goes by the names of its parameters and not by their n
 from __future__ import annotations
 
 import collections
+import ctypes
 import hashlib
 import itertools
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ def state_sha256(state: Any) -> str:
             digest.update(struct.pack("<Q", len(frame)))
             digest.update(frame)
         payload = leaf.payload
-        view = memoryview(payload) if isinstance(payload, bytes) else memoryview(cast(Any, payload.numpy()))
+        view = memoryview(payload) if isinstance(payload, bytes) else bytes_of(payload)
         digest.update(struct.pack("<Q", view.nbytes))
         if view.nbytes:
             digest.update(view)
@@ -155,6 +156,14 @@ def _tensor(value: torch.Tensor, shown: str) -> tuple[str, torch.Tensor]:
 
 def _little(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return value.astype(value.dtype.newbyteorder("<"), copy=False)
+
+
+def bytes_of(flat: torch.Tensor) -> memoryview:
+    """The memory of a flat tensor of bytes, on the CPU; it is to outlive this.
+
+    A numpy array over it would do, but from then on torch refuses to resize that memory, which may be the training's.
+    """
+    return memoryview((ctypes.c_char * flat.numel()).from_address(flat.data_ptr())).cast("B")
 
 
 def _frame(data: bytes) -> bytes:

@@ -13,7 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from outlast_jobs.contract import Env
-from outlast_worker.digest import OPTIMIZER, by_name, leaves
+from outlast_worker.digest import OPTIMIZER, by_name, bytes_of, leaves
 from outlast_worker.orbits import places
 from outlast_worker.parts import Parts
 from outlast_worker.snapshot import clone
@@ -97,7 +97,7 @@ class Proof:
         self._write: Callable[[dict[str, Any]], None] | None = None
         self._head: dict[str, Any] = {}
         self._optimizers: dict[int, Any] = {}
-        register_optimizer_step_pre_hook(self._before_update)
+        register_optimizer_step_pre_hook(torch.compiler.disable(self._before_update))
 
     def look_at(self, parts: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
         """These are the parts, and the script's own values."""
@@ -270,4 +270,4 @@ def _digest(tree: Any) -> str:
 def _bytes_of(payload: Any) -> Any:
     if isinstance(payload, bytes):
         return payload
-    return payload.numpy() if payload.numel() else b""
+    return bytes_of(payload)

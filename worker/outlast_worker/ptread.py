@@ -26,6 +26,7 @@ from msgspec import Struct
 from outlast_jobs import durable
 from outlast_jobs.errors import Cancelled, Corrupt
 from outlast_jobs.generation import FileEntry
+from outlast_worker.digest import bytes_of
 from outlast_worker.hugepages import HUGE
 from outlast_worker.ptfile import require_safe_loader
 
@@ -216,8 +217,7 @@ def _room(length: int) -> tuple[torch.UntypedStorage, memoryview]:
     """Fresh memory for one tensor; it is given back when the last tensor in it goes."""
     if length < HUGE:
         storage = torch.UntypedStorage(length)
-        bytes_of: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-        return storage, memoryview(bytes_of).cast("B")
+        return storage, bytes_of(torch.empty(0, dtype=torch.uint8).set_(storage))
     try:
         # private: a loader process that is forked must not write into the trainer's memory
         memory = mmap.mmap(-1, length + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

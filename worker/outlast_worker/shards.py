@@ -46,15 +46,18 @@ class Component(msgspec.Struct, frozen=True, eq=False, dict=True):
     size: int
     copied: bool = False  # other components lie in the same memory, as another type: torch.save takes one
 
-    def content(self) -> dict[str, torch.Tensor]:
-        """The tensors on the CPU, with their strides and their sharing, and nothing around them."""
+    def content(self, *, own: bool = False) -> dict[str, torch.Tensor]:
+        """The tensors on the CPU, with their strides and their sharing, and nothing around them.
+
+        With ``own`` none of it is the live tensors' memory.
+        """
         first = self.members[0].tensor
         if self._is_one:
-            tensor = _alone(first, self.copied)
+            tensor = _alone(first, self.copied or own)
             return {member.key: tensor for member in self.members}
         start = min(_span(member.tensor)[0] for member in self.members)
         end = max(_span(member.tensor)[1] for member in self.members)
-        window = first.as_strided((end - start,), (1,), start).clone().cpu()
+        window = _window(first, start, end)
         return {
             m.key: window.as_strided(
                 m.tensor.shape, m.tensor.stride(), int(m.tensor.storage_offset()) - start
@@ -151,11 +154,14 @@ class Taken(msgspec.Struct, frozen=True):
     skeleton: Any
     shards: tuple[tuple[Component, ...], ...]
 
-    def content(self, shard: int) -> dict[str, torch.Tensor]:
-        """What one shard's file holds; made when it is asked for, so that only one copy lives at a time."""
+    def content(self, shard: int, *, own: bool = False) -> dict[str, torch.Tensor]:
+        """What one shard's file holds; made when it is asked for, so that only one copy lives at a time.
+
+        ``own`` is as for `Component.content`.
+        """
         content: dict[str, torch.Tensor] = {}
         for component in self.shards[shard]:
-            content.update(component.content())
+            content.update(component.content(own=own))
         return {key: content[key] for key in self.order(shard)}
 
     def tensors(self, shard: int, bucket: str) -> list[torch.Tensor]:
@@ -283,8 +289,13 @@ def _alone(tensor: torch.Tensor, copied: bool) -> torch.Tensor:
         return tensor.clone().cpu()  # holes between the elements: a compact copy
     if whole and not copied and tensor.device.type == "cpu":
         return tensor
-    window = tensor.as_strided((end - start,), (1,), start).clone().cpu()
-    return window.as_strided(tensor.shape, tensor.stride(), 0)
+    return _window(tensor, start, end).as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def _window(tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """A copy of these elements of its storage, on the CPU."""
+    window = tensor.as_strided((end - start,), (1,), start)
+    return window.clone() if window.device.type == "cpu" else window.cpu()
 
 
 def _size(group: Sequence[Held]) -> int:

@@ -8,6 +8,7 @@ frozensets, deques, ...) is stored as a dict with the key ``TAG``; the rest is a
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +113,20 @@ def check_tensor(value: torch.Tensor, path: str) -> None:
         )
     if value.is_meta:
         raise NotLoadable(path, kind, "it lies on the meta device and has no values")
+    if not _has_copies(value.dtype):
+        raise NotLoadable(
+            path, kind, f"torch has no copies of {value.dtype}; keep its view(torch.uint8) there"
+        )
+
+
+@functools.cache
+def _has_copies(dtype: torch.dtype) -> bool:
+    """Whether torch can copy elements of this type; of some it knows little more than the name."""
+    try:
+        torch.empty(4, dtype=dtype)[::2].clone()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
 
 
 class Conversion:
