@@ -30,7 +30,7 @@ from .journaler import Journaler
 from .launch import Launcher, Opened
 from .loop import Loop
 from .standby import Standby
-from .states import Clearing, Ending, State
+from .states import Clearing, Ending, Finished, State
 
 # what changes the world outside our processes waits until the records before it are on disk
 _AFTER_JOURNAL = (act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
@@ -107,6 +107,14 @@ class Carrier(Struct):
         One look follows for all that end at once, not one each: to look takes as long as they are many.
         """
         self._look_wanted = True
+
+    def was_standby(self, pid: int, code: int) -> bool:
+        """Whether a child that ended was the standby; what a preloaded module had started ends with it at the latest."""
+        if not self.standby.ended(pid, code):
+            return False
+        if isinstance(self.loop.state, Finished):  # no attempt's end comes any more, at which it is found
+            processes.end(self.own(), "kill", spare_shielded=True)
+        return True
 
     def settle(self) -> None:
         """Carry out what waited for records that are on disk now, or for all that came at once to be heard."""

@@ -239,7 +239,7 @@ class Session:
             return
         hook = self._hooks.ended(pid)
         code = os.waitstatus_to_exitcode(status)
-        if self._standby.ended(pid, code):  # first: its last word may be that it is the worker by now
+        if self._carrier.was_standby(pid, code):  # first: its last word may be that it is the worker by now
             return
         if hook is not None:
             self._carrier.note(journal.HOOK, {"name": hook, "code": code})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import SCRIPTS, Run, Supervisor, gone, kill
+from tests.e2e.harness import SCRIPTS, Run, Supervisor, children, gone, kill
 from tests.e2e.reference import Reference, toy
 from tests.waiting import whole_lines
 
@@ -334,3 +334,16 @@ def test_kills_with_a_standby_end_in_the_same_state(make_run: MakeRun, reference
     assert len(set(taken)) == 2
     assert run.attempts() == [1, 2, 3]
     reference.hold_end(run)
+
+
+def test_what_a_preloaded_module_started_ends_with_the_run(make_run: MakeRun) -> None:
+    """A process that the import of a module leaves in the background is gone when the supervisor is."""
+    run = prepare(make_run, job(preload=["starts"]))
+    code = "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+    (run.folder / "starts.py").write_text(code)
+    supervisor = run.start()
+    facts(run, 1)
+    (started,) = children(standby(run, "ready"))
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait() == ExitCode.SAVED
+    run.until(lambda: gone(started), "its end")
