@@ -9,7 +9,7 @@ import msgspec
 
 from outlast_jobs.jobfile_errors import JobFileError, did_you_mean, key_path, listed, near, quoted
 from outlast_jobs.jobfile_fields import Spec, keys_of
-from outlast_jobs.jobfile_model import NOT_YET, SHORTHAND, Job, Restart, Save, Section, Signals
+from outlast_jobs.jobfile_model import SHORTHAND, Adopt, Job, Restart, Save, Section, Signals
 from outlast_jobs.jobfile_values import ReadError, read_value
 from outlast_jobs.jobfile_yaml import Items, Mapping, Node, Scalar
 from outlast_jobs.pythoncommand import ASKED, parse_python
@@ -112,8 +112,6 @@ class _Checker:
 
     def unknown(self, name: str, section: type[Section], here: str, line: int) -> NoReturn:
         keys = keys_of(section)
-        if section is Job and name in NOT_YET:
-            raise JobFileError(self.file, NOT_YET[name], line=line, key=here)
         nearest = _elsewhere(name) or near(name, keys)
         expected = listed(keys)
         problem = f"unknown key{did_you_mean(nearest) or f'; expected {expected}'}"
@@ -184,6 +182,30 @@ def _job_rule(job: Job, given: Any) -> _Problems:
         return [("standby", f"possible only with {ASKED}; of this command {why}")]
     if "preload" in given and not job.standby:
         return [("preload", 'has a meaning only with "standby: true"; add that or take this out')]
+    if job.adopt is not None and job.signals.mode == "outlast":
+        return [
+            ("adopt", "is for scripts without the library; with it take this out, else write signals: native")
+        ]
+    if job.adopt is not None and job.start_from is not None:
+        return [
+            ("start_from", 'is a generation, and the script of "adopt" reads none; take one of the two out')
+        ]
+    return []
+
+
+def _adopt_rule(adopt: Adopt, given: Any) -> _Problems:
+    import shlex
+
+    if not adopt.pattern:
+        return [("pattern", 'expected a pattern such as "checkpoint-*", got ""')]
+    if adopt.complete is not None and (not adopt.complete or {"", ".."} & set(adopt.complete.split("/"))):
+        return [("complete", "expected the name of a file in the checkpoint's folder")]
+    try:
+        words = shlex.split(adopt.resume)
+    except ValueError as error:
+        return [("resume", f"expected words as in a shell: {error}")]
+    if not any("{path}" in word for word in words):
+        return [("resume", 'expected "{path}" in it, as in "--resume_from_checkpoint {path}"')]
     return []
 
 
@@ -227,5 +249,6 @@ _RULES: dict[type[Section], Callable[[Any, Any], _Problems]] = {
     Signals: _signals_rule,
     Save: _save_rule,
     Restart: _restart_rule,
+    Adopt: _adopt_rule,
 }
 """What keys of one section say about each other."""

@@ -168,6 +168,22 @@ class Daemon(Section, frozen=True):
     slots: Annotated[_Slots, _doc("so many of the daemon's slots, such as GPUs, where it has any")] = 1
 
 
+class Adopt(Section, frozen=True):
+    """The checkpoints that a script without the library writes, and how it is told to go on from one."""
+
+    pattern: Annotated[
+        _Word,
+        _doc('which files or folders are checkpoints, relative to `workdir`, such as "out/checkpoint-*"'),
+    ]
+    resume: Annotated[
+        _Word,
+        _doc("what is added to the command to go on from one; {path} is its path"),
+    ]
+    complete: Annotated[
+        _Word | None, _doc("a file that a folder has once it is whole; without it a folder counts as it is")
+    ] = None
+
+
 class Job(Section, frozen=True):
     """One job: a command and the policies by which it is carried to its end."""
 
@@ -195,6 +211,9 @@ class Job(Section, frozen=True):
     keep: Annotated[Keep, _doc("which generations stay")] = Keep()
     start_from: Annotated[
         _Path | None, _doc("a generation to start from until the run has one of its own")
+    ] = None
+    adopt: Annotated[
+        Adopt | None, _doc("checkpoints that the script writes by itself, and how it goes on from one")
     ] = None
     restart: Annotated[Restart, _doc("when to start again")] = Restart()
     stop: Annotated[Stop, _doc("how to stop")] = Stop()
@@ -243,13 +262,9 @@ EXAMPLES: dict[type[Section], str] = {
     Hooks: '{given_up: "notify-send gave up"}',
     Slurm: '{time: "04:00:00", warn: 120s}',
     Daemon: "{priority: 10}",
+    Adopt: '{pattern: "checkpoint-*", complete: trainer_state.json, resume: "--resume_from_checkpoint {path}"}',
 }
 """What each section looks like, for the message that it is not one."""
 
 SHORTHAND: dict[type[Section], str] = {Signals: "mode"}
 """Sections that may be written as a single value, and the key that it stands for."""
-
-NOT_YET = {
-    "adopt": "not yet: this version can't take over checkpoints of other trainers; take the section out"
-}
-"""Keys that are reserved, with what to say to those who use them."""

@@ -159,7 +159,7 @@ class Carrier(Struct):
                 self.loop.trainers.clear()
                 if within:
                     self._finish_save(attempt, within)
-                self.chores.submit("examined", lambda: chores.examine(self.desk, attempt))
+                self.chores.submit("examined", lambda: chores.examine(self.desk, attempt, self.launcher.job))
             case act.Look(attempt):
                 self.chores.submit("event", lambda: chores.look(self.desk, attempt))
             case act.Verify(name):

@@ -33,7 +33,7 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
             return ev.RunGone(by, taken=True)
         # first of all: a stale attempt that sealed after we chose would have trained for nothing
         attempt = _claimed(desk, order.attempt)
-        found = _forced(desk, forced) if forced else _newest(desk, job, order)
+        found = _found(desk, job, order, forced)
         if not isinstance(found, ev.Chosen):
             return found
     except (OSError, Fenced) as error:
@@ -46,6 +46,14 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
         return ev.ChooseFailed(f"{what}: {_said(error)}", "", gone)
     replay_until = furthest_step(desk, attempt)
     return ev.Chosen(attempt, found.name, found.path, found.step, found.own, found.why, replay_until)
+
+
+def _found(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
+    if job.adopt is not None:
+        from .adopting import adopt  # here: most jobs have no need of it
+
+        return adopt(desk, job.adopt, job.workdir, order, forced)
+    return _forced(desk, forced) if forced else _newest(desk, job, order)
 
 
 def _said(error: OSError | Fenced) -> str:

@@ -155,7 +155,7 @@ def _looked_before(desk: Desk, path: Path) -> retention.Gen | None:
     return gen if [found.st_ino, found.st_ctime_ns, found.st_size] == stat else None
 
 
-def examine(desk: Desk, attempt: int) -> ev.Examined:
+def examine(desk: Desk, attempt: int, job: Job | None = None) -> ev.Examined:
     """Read what an attempt left. What cannot be read is as if it were not there."""
     sealed: list[GenerationName] = []
     final = False
@@ -170,13 +170,23 @@ def examine(desk: Desk, attempt: int) -> ev.Examined:
             finding = verify.look(newest, desk.run_id, full=False)
             final = finding.index is not None and finding.index.final
     tail = log_tail(desk.run.attempt_log(attempt))
+    adopted = _adopted(job)
     return ev.Examined(
-        sealed_step=max((name.step for name in sealed), default=None),
+        sealed_step=max((name.step for name in sealed), default=adopted),
         final=final,
-        last_step=last_step(desk.run.attempt_metrics(attempt)),
+        last_step=max(last_step(desk.run.attempt_metrics(attempt)), adopted or 0),
         failure=signature_from_log(tail),
         tail="\n".join(tail.splitlines()[-TAIL_LINES:]),
     )
+
+
+def _adopted(job: Job | None) -> int | None:
+    """The step of the furthest checkpoint that a script without the library wrote: progress, as a generation is."""
+    if job is None or job.adopt is None:
+        return None
+    from outlast_jobs.adopted import furthest
+
+    return furthest(job.adopt.pattern, job.workdir, job.adopt.complete)
 
 
 def look(desk: Desk, attempt: int) -> ev.Looked:

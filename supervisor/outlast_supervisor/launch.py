@@ -110,7 +110,7 @@ class Launcher(Struct):
         if buffer is not None:
             ours[Env.BUFFER] = f"{buffer[0]}:{buffer[1]}"
         return spawn.Order(
-            command=job.command,
+            command=self._command(opened.chosen),
             workdir=job.workdir,
             env={**self._environment(), **ours},
             log=self.run.attempt_log(attempt),
@@ -121,6 +121,14 @@ class Launcher(Struct):
             start_at=start_at,
             buffer_fd=buffer[0] if buffer is not None else -1,
         )
+
+    def _command(self, chosen: Chosen) -> tuple[str, ...]:
+        """The job's; a script that resumes by itself is told from where."""
+        if self.job.adopt is None or chosen.path is None:
+            return self.job.command
+        from outlast_jobs.adopted import resume_words
+
+        return (*self.job.command, *resume_words(self.job.adopt.resume, chosen.path))
 
     def _environment(self) -> dict[str, str]:
         """What does not change from attempt to attempt: it is put together once for a job."""
@@ -147,7 +155,7 @@ class Launcher(Struct):
         }
         seconds = self.every_seconds()
         optional = {
-            Env.RESUME: chosen.path,
+            Env.RESUME: chosen.path if self.job.adopt is None else None,
             Env.SAVE_EVERY_STEPS: self.job.save.every_steps,
             Env.SAVE_EVERY_SECONDS: seconds,
             Env.LINK_UNCHANGED: "1" if self.job.save.link_unchanged else None,
@@ -162,7 +170,7 @@ class Launcher(Struct):
     def _header(self, attempt: int, chosen: Chosen, cause: str) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         start = f"resumes from {chosen.name}" if chosen.name else "starts at step 0"
-        told = f"cause: {' '.join(cause.split())}; {shlex.join(self.job.command)}"
+        told = f"cause: {' '.join(cause.split())}; {shlex.join(self._command(chosen))}"
         one_line = " ".join(told.splitlines())  # a program given to `python -c` has several
         return f"--- outlast: attempt {attempt} on {hostname()} at {when}: {start}; {one_line}"
 

@@ -282,6 +282,23 @@ def test_the_state_of_the_run(make_run: MakeRun) -> None:
     assert any("none can be used" in line for line in doctor(run.job_file).failures())
 
 
+def test_a_script_that_saves_by_itself(tmp_path: Path) -> None:
+    """Where it would go on, that damaged checkpoints alone keep it from starting, and no promise of a save."""
+    adopt = {"pattern": "out/step-*", "complete": "done.json", "resume": "--from {path}"}
+    file = job(tmp_path, signals="native", adopt=adopt)
+    found = doctor(file)
+    assert "nothing whole matches 'out/step-*' yet" in found.of("run")[0]
+    assert "the script's own newest whole checkpoint" in found.of("kill")[0]
+    assert not any("SIGTERM saves" in line for line in found.of("warning"))
+    for step, text in ((5, "{}"), (12, "{")):
+        (tmp_path / f"out/step-{step}").mkdir(parents=True)
+        (tmp_path / f"out/step-{step}/done.json").write_text(text)
+    assert "it goes on from step-5" in doctor(file).of("run")[0]
+    (tmp_path / "out/step-5/done.json").write_text("")
+    found = doctor(file)
+    assert any("none can be used: step-12: 'done.json' is no JSON" in line for line in found.failures())
+
+
 def test_a_grace_that_is_too_short(tmp_path: Path) -> None:
     """It is held against the steps and saves that the run has shown; enough is enough."""
     give_past(tmp_path / "run", step=60.0, save=5.0)

@@ -12,7 +12,7 @@ from outlast_jobs.jobfile import JobFileError, load_job
 
 JOB = "name: x\ncommand: [python, train.py]\n"
 EVERY_KEY = (
-    '"name", "command", "workdir", "env", "run_dir", "signals", "save", "keep", "start_from", '
+    '"name", "command", "workdir", "env", "run_dir", "signals", "save", "keep", "start_from", "adopt", '
     '"restart", "stop", "hang", "identity", "audit", "sick", "logs", "hooks", "notices", "slurm", '
     '"daemon", "standby" or "preload"'
 )

@@ -40,7 +40,7 @@ def under_cron(own: Own) -> Iterator[Line]:
         yield ok("environment", f"cron's own: PATH={own.env.get('PATH', '')}, no LANG")
 
 
-def in_shell(own: Own) -> Iterator[Line]:
+def in_shell(own: Own, job: Job) -> Iterator[Line]:
     """A person's shell, or what a script started."""
     hup = signal.SIGHUP in own.ignored
     kept = any(name in _KEEPERS for name in own.above)
@@ -59,7 +59,8 @@ def in_shell(own: Own) -> Iterator[Line]:
             if keeper
             else "no terminal can be closed over it"
         )
-        yield ok("warning", f"no scheduler: SIGTERM saves and ends; {why}")
+        what = "is passed on to the script" if job.adopt is not None else "saves and ends"
+        yield ok("warning", f"no scheduler: SIGTERM {what}; {why}")
     if signal.SIGINT in own.ignored:
         yield ok("warning", "SIGINT is ignored here, as behind a shell's &: end it with outlast stop")
     yield warning(

@@ -30,7 +30,7 @@ def examine(job: Job) -> Iterator[Line]:
         found, known = None, past.Past()
     else:
         found, known = read
-        yield from state.start(found)
+        yield from state.start(found, job)
     kind = around(me)
     yield from _around(kind, me, job, known)
     yield from lead.grace(job, known)
@@ -67,7 +67,7 @@ def _around(kind: str, me: own.Own, job: Job, known: past.Past) -> Iterator[Line
         case "cron":
             yield from elsewhere.under_cron(me)
         case _:
-            yield from elsewhere.in_shell(me)
+            yield from elsewhere.in_shell(me, job)
 
 
 def _read(run: RunDirectory, job: Job) -> tuple[state.State, past.Past]:

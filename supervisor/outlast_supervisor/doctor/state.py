@@ -7,8 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from outlast_jobs import adopted
 from outlast_jobs.history import History
 from outlast_jobs.jobfile import Job
+from outlast_jobs.jobfile_model import Adopt
 from outlast_jobs.pacing import automatic
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.units import format_duration
@@ -48,7 +50,7 @@ def read(run: RunDirectory, job: Job, known: History) -> State:
     return State(known, digests_of(job), status, living.is_supervised(run, status), who, found)
 
 
-def start(state: State) -> Iterator[Line]:
+def start(state: State, job: Job) -> Iterator[Line]:
     """What `outlast run` would do with it."""
     if state.trouble:
         yield undecided("run", state.trouble, "look with: outlast status")
@@ -71,6 +73,8 @@ def start(state: State) -> Iterator[Line]:
             f"held by {held.by}: {held.reason}; a start ends at once with 70",
             "go on with: outlast run --release, or change the job file or its code",
         )
+    elif job.adopt is not None:
+        yield _adopted(job.adopt, job.workdir)
     elif state.generations and Verdict.VERIFIED not in state.generations:
         bad = ", ".join(sorted(set(state.generations)))
         yield failure(
@@ -86,6 +90,24 @@ def start(state: State) -> Iterator[Line]:
         yield warning("run", f"the journal has damage, which is passed over: {damage}")
 
 
+def _adopted(adopt: Adopt, workdir: str) -> Line:
+    """Where a script goes on that saves by itself."""
+    damaged = ""
+    for candidate in adopted.candidates(adopt.pattern, workdir)[:MOST]:
+        try:
+            found = adopted.trouble(candidate.path, adopt.complete)
+        except OSError as error:
+            found = adopted.Trouble(f"can't be read: {error.strerror}")
+        if found is None:
+            return ok("run", f"it goes on from {candidate.name}")
+        if not found.begun:
+            damaged = damaged or f"{candidate.name}: {found.reason}"
+    if damaged:
+        cure = "repair or remove what is bad, or name one with: outlast run --from"
+        return failure("run", f"of the newest that match {adopt.pattern!r} none can be used: {damaged}", cure)
+    return ok("run", f"it starts at step 0: nothing whole matches {adopt.pattern!r} yet")
+
+
 def _lifted(state: State) -> bool:
     held = state.known.held
     keys = ("job_digest", "code_digest")
@@ -99,6 +121,9 @@ def cost(state: State, job: Job, past: Past) -> Iterator[Line]:
         steps, seconds = number(status.get("steps_at_risk")), number(status.get("seconds_at_risk"))
         at_risk = f"{steps or 0:.0f} steps" + (f", {format_duration(round(seconds))}" if seconds else "")
         yield ok("kill", f"now it would cost {at_risk}")
+    if job.adopt is not None:
+        yield ok("kill", "it costs what was trained since the script's own newest whole checkpoint")
+        return
     every = _cadence(job, past)
     if every is None:
         yield ok("kill", f"later it costs at most {job.save.every_steps} steps")

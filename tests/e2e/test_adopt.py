@@ -1,0 +1,156 @@
+"""A script without the library is carried to its end by the checkpoints that it writes itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import MakeRun
+from tests.e2e.harness import Run
+
+from outlast_jobs import events
+from outlast_jobs.contract import ExitCode
+
+ADOPT = {
+    "pattern": "out/checkpoint-*",
+    "complete": "trainer_state.json",
+    "resume": "--resume_from_checkpoint {path}",
+}
+
+
+def a_job(*words: object, **more: Any) -> dict[str, Any]:
+    command = ["{python}", "{scripts}/trainer.py", *map(str, words)]
+    return {"command": command, "signals": "native", "adopt": ADOPT, **more}
+
+
+def result(steps: int) -> str:
+    """What an undisturbed training comes to."""
+    total = 0
+    for step in range(1, steps + 1):
+        total = (total * 31 + step) % 1_000_003
+    return str(total)
+
+
+def resumed(run: Run) -> list[str | None]:
+    return [record.data["resume"] for record in run.records(events.ATTEMPT_STARTED)]
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(data)
+
+
+def test_a_killed_script_goes_on_from_its_furthest_whole_checkpoint(make_run: MakeRun) -> None:
+    """Killed in the middle of a save, it is told the one before, and comes to what the undisturbed one comes to."""
+    run = make_run(a_job("--hang-at", 30))
+    start = run.start()
+    run.until(lambda: (run.folder / "hangs").exists(), "the middle of a save")
+    os.kill(start.worker(), signal.SIGKILL)
+    assert start.wait() == 0, run.report()
+    assert resumed(run) == [None, "checkpoint-25"]
+    assert "begins behind 25" in run.log(2)
+    assert f"--resume_from_checkpoint {run.folder}/out/checkpoint-25" in run.log(2).splitlines()[0]
+    assert (run.folder / "total").read_text() == result(60)
+    assert "attempt 2 resumes from checkpoint-25" in start.output
+    assert "attempt 2 ended at step 60" in start.output
+    run.nothing_left()
+
+
+def test_the_next_start_goes_on_as_well(make_run: MakeRun) -> None:
+    """After the supervisor and its script were killed, the same command goes on; done stays done."""
+    run = make_run(a_job("--hang-at", 40))
+    start = run.start()
+    run.until(lambda: (run.folder / "hangs").exists(), "the middle of a save")
+    worker = start.worker()
+    start.kill()
+    os.kill(worker, signal.SIGKILL)
+    again = run.start()
+    assert again.wait() == 0, run.report()
+    assert resumed(run) == [None, "checkpoint-35"]
+    assert (run.folder / "total").read_text() == result(60)
+    done = run.start()
+    assert done.wait() == 0
+    assert "already complete" in done.output
+    assert resumed(run) == [None, "checkpoint-35"]
+
+
+def test_a_flipped_bit_is_never_trained_from(make_run: MakeRun) -> None:
+    """A damaged checkpoint is passed over with its reason, and stays where it is; the whole one before is used."""
+    run = make_run(a_job("--hang-at", 30))
+    start = run.start()
+    run.until(lambda: (run.folder / "hangs").exists(), "the middle of a save")
+    worker = start.worker()
+    start.kill()
+    os.kill(worker, signal.SIGKILL)
+    flip(run.folder / "out/checkpoint-25/model.pt")
+    spoilt = (run.folder / "out/checkpoint-25/model.pt").read_bytes()
+    again = run.start()
+    assert again.wait() == 0, run.report()
+    assert resumed(run) == [None, "checkpoint-20"]
+    assert "checkpoint-25: 'model.pt' is damaged: the checksum of 'weights' is wrong" in again.output
+    (passed,) = run.records(events.PASSED_OVER)
+    assert passed.data["generation"] == "checkpoint-25"
+    assert (run.folder / "total").read_text() == result(60)
+    assert (
+        run.folder / "out/checkpoint-25/model.pt"
+    ).read_bytes() != spoilt  # by the script that wrote it again
+
+
+def test_nothing_whole_is_no_start_from_zero(make_run: MakeRun) -> None:
+    """With damaged checkpoints alone the run ends with 65 and starts nothing; one that was only begun is none."""
+    run = make_run(a_job())
+    begun, damaged = run.folder / "out/checkpoint-10", run.folder / "out/checkpoint-5"
+    for folder in (begun, damaged):
+        folder.mkdir(parents=True)
+        (folder / "model.pt").write_bytes(b"PK\3\4 torn")
+    (damaged / "trainer_state.json").write_text("{}")
+    start = run.start()
+    assert start.wait() == ExitCode.UNUSABLE, run.report()
+    assert "does not start from zero" in start.output
+    assert "checkpoint-5: 'model.pt' is torn" in start.output
+    assert run.attempts() == []
+    named = run.start("--from", "out/checkpoint-5")
+    assert named.wait() == ExitCode.UNUSABLE
+    (damaged / "trainer_state.json").unlink()
+    fresh = run.start()
+    assert fresh.wait() == 0, run.report()
+    assert resumed(run) == [None]
+
+
+@pytest.mark.parametrize(("every", "attempts"), [(5, 10), (1000, 3)])
+def test_a_checkpoint_is_progress(make_run: MakeRun, every: int, attempts: int) -> None:
+    """Failures with a new checkpoint before each do not add up; three without one end the run."""
+    script = (
+        "import runpy, sys\n"
+        "flag = '--resume_from_checkpoint'\n"
+        "resumed = sys.argv[sys.argv.index(flag) + 1] if flag in sys.argv else '-0'\n"
+        "sys.argv += ['--fail-at', str(int(resumed.rpartition('-')[2]) + 7)]\n"
+        "runpy.run_path(sys.argv.pop(1), run_name='__main__')\n"
+    )
+    run = make_run(
+        {
+            **a_job(),
+            "command": [
+                "{python}",
+                "train.py",
+                "{scripts}/trainer.py",
+                "--steps",
+                "50",
+                "--every",
+                str(every),
+            ],
+            "restart": {"backoff": "10ms..20ms", "without_progress": 3, "waiting": 0},
+        },
+        script=script,
+    )
+    start = run.start()
+    code = start.wait()
+    assert code == (0 if every == 5 else ExitCode.HELD), run.report()
+    assert len(run.attempts()) == attempts
+    if every == 5:
+        assert (run.folder / "total").read_text() == result(50)

@@ -1,0 +1,164 @@
+"""Properties of checkpoints that other trainers wrote: what their formats show is seen, and what is whole is taken."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from outlast_jobs.adopted import candidates, furthest, resume_words, step_of, trouble
+
+DICE = random.Random(7)
+
+
+def a_zip(size: int = 200_000, *, checked: bool = True) -> bytes:
+    """As torch.save lays it out: stored members, small and large, with their checksums or with none that agrees."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in (("data.pkl", b"\x80\x02."), ("data/0", DICE.randbytes(size)), ("version", b"3\n")):
+            archive.writestr(f"model/{name}", data)
+    found = bytearray(made.getvalue())
+    if not checked:
+        with zipfile.ZipFile(io.BytesIO(bytes(found))) as archive:
+            crcs = [member.CRC for member in archive.infolist()]
+        for crc in crcs:
+            found = found.replace(struct.pack("<L", crc), struct.pack("<L", crc ^ 1))
+    return bytes(found)
+
+
+def safetensors(size: int = 4096) -> bytes:
+    tensors = {"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}
+    tensors["b"] = {"dtype": "U8", "shape": [size], "data_offsets": [16, 16 + size]}
+    head = json.dumps(tensors).encode()
+    return len(head).to_bytes(8, "little") + head + DICE.randbytes(16 + size)
+
+
+def a_folder(path: Path) -> Path:
+    """As the Hugging Face Trainer leaves one: the last file that it writes says that it is whole."""
+    (path / "deeper").mkdir(parents=True)
+    (path / "optimizer.pt").write_bytes(a_zip())
+    (path / "deeper" / "model.safetensors").write_bytes(safetensors())
+    (path / "deeper" / ".lock").touch()
+    (path / "notes.txt").write_bytes(b"\0\0")
+    (path / "trainer_state.json").write_text('{"global_step": 5}')
+    return path
+
+
+def test_every_single_bit_of_a_zip_counts(tmp_path: Path) -> None:
+    """A bit of a member's content that is flipped is seen, wherever; the same archive untouched is whole."""
+    whole = a_zip(3_000)
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(whole)
+    assert trouble(path, None) is None
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("model/data/0")
+    begin = member.header_offset + 30 + len(member.filename)
+    for at in range(begin, begin + member.file_size, 37):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        found = trouble(path, None)
+        assert found is not None
+        assert "the checksum of 'model/data/0' is wrong" in found.reason
+        assert not found.begun
+
+
+@pytest.mark.parametrize("make", [a_zip, safetensors, lambda: b'{"global_step": 500}'])
+def test_a_torn_file_is_seen_wherever_it_was_torn(tmp_path: Path, make: object) -> None:
+    """Cut short at any place, or with zeros from there on, it is no whole one; neither raises, whatever is there."""
+    whole: bytes = make()  # type: ignore[operator]
+    suffix = {b"PK": ".pt", b'{"': ".json"}.get(whole[:2], ".safetensors")
+    path = tmp_path / f"file{suffix}"
+    for at in {0, 1, 7, 8, len(whole) // 2, len(whole) - 1, *(DICE.randrange(len(whole)) for _ in range(40))}:
+        path.write_bytes(whole[:at])
+        assert trouble(path, None) is not None, at
+        if suffix != ".safetensors" and at not in range(
+            1, 4
+        ):  # its tensors have no checksum; no zip by its head
+            path.write_bytes(zeros := whole[:at] + bytes(len(whole) - at))
+            assert zeros == whole or trouble(path, None) is not None, at
+    for _ in range(200):
+        path.write_bytes(DICE.randbytes(DICE.randrange(300)))
+        trouble(path, None)
+
+
+def test_an_archive_without_checksums_is_no_damaged_one(tmp_path: Path) -> None:
+    """Where the writer left all checksums out nothing can be told by them, and the archive is taken."""
+    path = tmp_path / "model.pt"
+    path.write_bytes(a_zip(checked=False))
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is not None
+    assert trouble(path, None) is None
+
+
+def test_a_folder_is_as_whole_as_its_parts(tmp_path: Path) -> None:
+    """A file that is emptied, cut or spoilt is named, the folder damaged; without its last file it is only begun."""
+    whole = a_folder(tmp_path / "checkpoint-5")
+    assert trouble(whole, "trainer_state.json") is None
+    assert trouble(whole, None) is None
+    for name in ("optimizer.pt", "deeper/model.safetensors", "trainer_state.json"):
+        kept = (whole / name).read_bytes()
+        for spoilt in (b"", kept[: len(kept) // 2], bytes(len(kept))):
+            (whole / name).write_bytes(spoilt)
+            found = trouble(whole, "trainer_state.json")
+            assert found is not None
+            assert (repr(name) in found.reason, found.begun) == (True, False)
+        (whole / name).write_bytes(kept)
+    (whole / "trainer_state.json").unlink()
+    found = trouble(whole, "trainer_state.json")
+    assert found is not None
+    assert found.begun
+    (tmp_path / "checkpoint-6").mkdir()
+    assert (begun := trouble(tmp_path / "checkpoint-6", None)) is not None
+    assert begun.begun
+
+
+def test_the_furthest_comes_first(tmp_path: Path) -> None:
+    """By the step in the name and never by its text; of one step, and where names have none, the newest."""
+    work = tmp_path / "of [1] *"
+    for name in ("checkpoint-900", "checkpoint-10000", "checkpoint-1000", ".checkpoint-99999"):
+        a_folder(work / "out [1]" / name)
+    (work / "out [1]" / "checkpoint-20000").symlink_to("nowhere")
+    found = candidates("out [[]1]/checkpoint-*", str(work))
+    assert [(one.name, one.step) for one in found] == [
+        ("checkpoint-10000", 10000),
+        ("checkpoint-1000", 1000),
+        ("checkpoint-900", 900),
+    ]
+    assert all(one.path.is_absolute() for one in found)
+    (work / "out [1]" / "checkpoint-10000" / "trainer_state.json").unlink()
+    assert furthest("out*/checkpoint-*", str(work), "trainer_state.json") == 1000
+    assert furthest("nothing-*", str(work), None) == 0
+    for place, name in enumerate(["b.ckpt", "a.ckpt", "c.ckpt"]):
+        (work / name).write_bytes(a_zip())
+        os.utime(work / name, (place, place))
+    assert [one.name for one in candidates("*.ckpt", str(work))] == ["c.ckpt", "a.ckpt", "b.ckpt"]
+
+
+def test_a_name_tells_its_step() -> None:
+    """The number behind "step", else the last one; names as the Trainer, Lightning and people write them."""
+    names = {
+        "checkpoint-500": 500,
+        "epoch=3-step=1200.ckpt": 1200,
+        "epoch=3-step=1200-v1.ckpt": 1200,
+        "model_step_000040_loss0.25.pt": 40,
+        "ckpt.pt": 0,
+        "epoch_7.pth": 7,
+        "step" + "9" * 4000: int("9" * 15),
+    }
+    assert {name: step_of(name) for name in names} == names
+
+
+def test_a_path_stays_one_word() -> None:
+    """The template is split as a shell does, and the path put in afterwards: its spaces and quotes split nothing."""
+    path = "/a b/it's {path}/checkpoint-1"
+    assert resume_words("--resume {path} --init='from {path}' -q", path) == (
+        "--resume",
+        path,
+        f"--init=from {path}",
+        "-q",
+    )
