@@ -109,7 +109,7 @@ class Carrier(Struct):
         self._look_wanted = True
 
     def was_standby(self, pid: int, code: int) -> bool:
-        """Whether a child that ended was the standby; what a preloaded module had started ends with it at the latest."""
+        """Whether a child that ended was the standby; what a preloaded module had started ends with it."""
         if not self.standby.ended(pid, code):
             return False
         if isinstance(self.loop.state, Finished):  # no attempt's end comes any more, at which it is found
