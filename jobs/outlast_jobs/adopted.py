@@ -41,6 +41,10 @@ class Candidate(Struct, frozen=True):
         return self.path.name
 
 
+Whole = dict[Path, tuple[str | None, list[tuple[str, int, int, int]]]]
+"""What was found whole: of each its `complete` file, and inode, change time and size of all its files by then."""
+
+
 class Trouble(Struct, frozen=True):
     """Why one can't be used. ``begun``: its trainer has not finished it, or never will; no fault of the disk's."""
 
@@ -61,11 +65,11 @@ def candidates(pattern: str, workdir: str) -> list[Candidate]:
     return [Candidate(path, step) for step, _, path in sorted(found, reverse=True)]
 
 
-def furthest(pattern: str, workdir: str, complete: str | None) -> int:
+def furthest(pattern: str, workdir: str, complete: str | None, whole: Whole | None = None) -> int:
     """The furthest step of which one is whole; 0 where none is, or none could be looked at."""
     for candidate in candidates(pattern, workdir):
         with contextlib.suppress(OSError):
-            if trouble(candidate.path, complete) is None:
+            if trouble(candidate.path, complete, whole) is None:
                 return candidate.step
     return 0
 
@@ -81,8 +85,26 @@ def resume_words(template: str, path: str) -> tuple[str, ...]:
     return tuple(word.replace("{path}", path) for word in shlex.split(template))
 
 
-def trouble(path: Path, complete: str | None) -> Trouble | None:
-    """Why a checkpoint can't be used, or None. Reads all of it. OSError where it can't be looked at."""
+def trouble(path: Path, complete: str | None, whole: Whole | None = None) -> Trouble | None:
+    """Why a checkpoint can't be used, or None. OSError where it can't be looked at.
+
+    All of it is read, but not again one that ``whole`` has and whose files were not touched since; it is kept there.
+    """
+    before = (complete, _stats(path)) if whole is not None else None
+    if whole is not None and before == whole.get(path):
+        return None
+    found = _trouble(path, complete)
+    if found is None and whole is not None and before is not None:
+        whole[path] = before
+    return found
+
+
+def _stats(path: Path) -> list[tuple[str, int, int, int]]:
+    found = [(str(file), file.stat()) for file in (_files(path) if path.is_dir() else [path])]
+    return [(name, stat.st_ino, stat.st_ctime_ns, stat.st_size) for name, stat in found]
+
+
+def _trouble(path: Path, complete: str | None) -> Trouble | None:
     if not path.is_dir():
         if complete is not None:
             return Trouble(f"is no folder, and so has no {complete!r}", begun=True)

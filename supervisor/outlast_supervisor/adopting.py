@@ -22,7 +22,7 @@ def adopt(desk: Desk, found: Adopt, workdir: str, order: Choose, forced: str | N
     damaged: list[str] = []
     for candidate in adopted.candidates(found.pattern, workdir):
         try:
-            trouble = adopted.trouble(candidate.path, found.complete)
+            trouble = adopted.trouble(candidate.path, found.complete, desk.adopted)
         except FileNotFoundError:
             continue  # its trainer removes old ones
         except OSError as error:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, field
@@ -24,6 +24,9 @@ from outlast_jobs.rundir import RunDirectory
 
 from . import events as ev
 from . import linked, linux
+
+if TYPE_CHECKING:
+    from outlast_jobs.adopted import Whole
 
 TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024
@@ -43,6 +46,7 @@ class Desk(Struct):
     # what retention needs of a generation that was looked at, and the stat of its index by then
     looked: dict[str, tuple[list[int], retention.Gen]] = field(default_factory=dict)
     bad: set[str] = field(default_factory=set)  # found corrupt; never chosen, even where renaming fails
+    adopted: Whole = field(default_factory=dict)  # checkpoints of a script that were found whole
     claimed: int = 0  # the attempt that this supervisor claimed the checkpoints for
     claiming: int = 0  # the highest attempt that it tried to claim them for, done or not
     lock_named: Callable[[], bool | None] = lambda: True  # False where another lock has the place of ours
@@ -170,7 +174,7 @@ def examine(desk: Desk, attempt: int, job: Job | None = None) -> ev.Examined:
             finding = verify.look(newest, desk.run_id, full=False)
             final = finding.index is not None and finding.index.final
     tail = log_tail(desk.run.attempt_log(attempt))
-    adopted = _adopted(job)
+    adopted = _adopted(desk, job)
     return ev.Examined(
         sealed_step=max((name.step for name in sealed), default=adopted),
         final=final,
@@ -180,13 +184,13 @@ def examine(desk: Desk, attempt: int, job: Job | None = None) -> ev.Examined:
     )
 
 
-def _adopted(job: Job | None) -> int | None:
+def _adopted(desk: Desk, job: Job | None) -> int | None:
     """The step of the furthest checkpoint that a script without the library wrote: progress, as a generation is."""
     if job is None or job.adopt is None:
         return None
     from outlast_jobs.adopted import furthest
 
-    return furthest(job.adopt.pattern, job.workdir, job.adopt.complete)
+    return furthest(job.adopt.pattern, job.workdir, job.adopt.complete, desk.adopted)
 
 
 def look(desk: Desk, attempt: int) -> ev.Looked:

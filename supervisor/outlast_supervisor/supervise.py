@@ -92,6 +92,7 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
     try:
         former = None
         if options.fresh:
+            _refuse_fresh(job)
             try:
                 run, lock, former = begin_anew(run, lock)
             except Overtaken as overtaken:
@@ -112,6 +113,21 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
         return session.run(_opening(created.note, released))
     finally:
         bounded(lock.release, RELEASE_WAIT)  # on a dead disk the kernel does it, when we are gone
+
+
+def _refuse_fresh(job: Job) -> None:
+    """What a script keeps outside the run is not moved with it: a new run would go on from there, unasked."""
+    if job.adopt is None:
+        return
+    from outlast_jobs.adopted import candidates
+
+    found = candidates(job.adopt.pattern, job.workdir)
+    if found:
+        raise Refused(
+            ExitCode.USAGE,
+            f'--fresh begins anew, and "{found[0].path}" still matches "adopt"; move the script\'s checkpoints away, '
+            "or have a copy of the job write elsewhere",
+        )
 
 
 def preflight(job: Job) -> None:

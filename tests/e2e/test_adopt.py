@@ -154,3 +154,20 @@ def test_a_checkpoint_is_progress(make_run: MakeRun, every: int, attempts: int) 
     assert len(run.attempts()) == attempts
     if every == 5:
         assert (run.folder / "total").read_text() == result(50)
+
+
+def test_what_a_script_keeps_is_not_taken_unasked(make_run: MakeRun) -> None:
+    """With --fresh, and in a proof or a drill, its checkpoints would be gone on from: refused, nothing is touched."""
+    run = make_run(a_job())
+    folder = run.folder / "out/checkpoint-5"
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text("{}")
+    fresh = run.start("--fresh")
+    assert fresh.wait() == ExitCode.USAGE
+    assert f'"{folder}" still matches "adopt"; move' in fresh.output
+    for command in ("prove", "drill"):
+        ended = run.cli(command, str(run.job_file))
+        assert ended.code == ExitCode.USAGE
+        assert "would go on from, and write over" in ended.err
+    assert run.attempts() == []
+    assert sorted(path.name for path in folder.parent.rglob("*")) == ["checkpoint-5", "trainer_state.json"]

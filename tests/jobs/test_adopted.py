@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast_jobs.adopted import candidates, furthest, resume_words, step_of, trouble
+from outlast_jobs.adopted import Whole, _stats, candidates, furthest, resume_words, step_of, trouble
 
 DICE = random.Random(7)
 
@@ -137,6 +137,29 @@ def test_the_furthest_comes_first(tmp_path: Path) -> None:
         (work / name).write_bytes(a_zip())
         os.utime(work / name, (place, place))
     assert [one.name for one in candidates("*.ckpt", str(work))] == ["c.ckpt", "a.ckpt", "b.ckpt"]
+
+
+def test_what_was_whole_is_not_read_again(tmp_path: Path) -> None:
+    """While no file was touched; a change of one, a file more or less, and another rule for it are looked at."""
+    folder = a_folder(tmp_path / "checkpoint-5")
+    whole: Whole = {}
+    assert trouble(folder, "trainer_state.json", whole) is None
+    before = dict(whole)
+    model = folder / "optimizer.pt"
+    data = bytearray(model.read_bytes())
+    data[len(data) // 2] ^= 1
+    assert trouble(folder, "trainer_state.json", whole) is None
+    assert whole == before
+    model.write_bytes(data)
+    assert trouble(folder, "trainer_state.json", whole) is not None
+    told: Whole = {folder: ("trainer_state.json", _stats(folder))}
+    assert trouble(folder, "trainer_state.json", told) is None  # as it would be if it had been whole just now
+    model.unlink()
+    assert trouble(folder, "trainer_state.json", whole) is None
+    assert trouble(folder, "other.json", whole) is not None
+    assert trouble(folder / "trainer_state.json", None, whole) is None
+    (folder / "trainer_state.json").write_text("{")
+    assert trouble(folder / "trainer_state.json", None, whole) is not None
 
 
 def test_a_name_tells_its_step() -> None:

@@ -10,7 +10,14 @@ import click
 from outlast_jobs.contract import Answer
 from outlast_jobs.jobfile import load_job, resolve_job
 from outlast_supervisor.commands.run import TakesRest, rest_of
-from outlast_supervisor.commands.shared import Failed, json_option, print_json, quiet_option, usage_errors
+from outlast_supervisor.commands.shared import (
+    Failed,
+    json_option,
+    print_json,
+    quiet_option,
+    spare_adopted,
+    usage_errors,
+)
 
 DRILL_CODES = """\b
 Exit codes:
@@ -56,6 +63,7 @@ def drill(
     if job is None:
         raise click.UsageError("missing argument: JOB", ctx)
     asked = load_job(resolve_job(job), extra=rest_of(ctx))
+    spare_adopted(asked, "a drill")
     steps = more.pop("steps") or STEPS
     options = Options(asked, tuple(chosen), steps=steps, **more)
     teller = Teller("drill", quiet=quiet)

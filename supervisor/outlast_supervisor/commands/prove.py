@@ -14,7 +14,14 @@ from outlast_jobs.contract import Answer
 from outlast_jobs.jobfile import load_job, resolve_job
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor.commands.run import TakesRest, rest_of
-from outlast_supervisor.commands.shared import Failed, json_option, print_json, quiet_option, usage_errors
+from outlast_supervisor.commands.shared import (
+    Failed,
+    json_option,
+    print_json,
+    quiet_option,
+    spare_adopted,
+    usage_errors,
+)
 
 PROVE_CODES = """\b
 Exit codes:
@@ -72,6 +79,7 @@ def prove(
     from outlast_supervisor.prove.proving import Options, Prover
 
     asked = load_job(resolve_job(job), extra=rest_of(ctx))
+    spare_adopted(asked, "a proof")
     if steps is not None and cuts and max(cuts) >= steps:
         raise click.UsageError(f"cannot cut after step {max(cuts)} of {steps}: cut before the last one", ctx)
     folder = Path(output) if output is not None else RunDirectory(Path(asked.run_dir)).proof

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from outlast_supervisor.quick.ends import Failed as Failed
 from outlast_supervisor.quick.ends import our_errors
 from outlast_supervisor.quick.ends import print_json as print_json
+
+if TYPE_CHECKING:
+    from outlast_jobs.jobfile import Job
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -84,6 +87,15 @@ def tells_waits(command: Command) -> Command:
             return command(*args, **kwargs)
 
     return wrapped  # type: ignore[return-value]
+
+
+def spare_adopted(job: Job, what: str) -> None:
+    """Fail for a job whose script keeps its checkpoints outside the run: copies of the job would use the same."""
+    if job.adopt is not None:
+        raise Failed(
+            f'{what} trains copies of the job, and their script would go on from, and write over, what matches "adopt" '
+            f'({job.adopt.pattern!r}); take a copy of the job file without "adopt", whose script writes elsewhere'
+        )
 
 
 def say(text: str) -> None:
