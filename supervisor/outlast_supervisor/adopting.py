@@ -18,7 +18,8 @@ Answer = ev.Chosen | ev.Unusable | ev.ChooseFailed
 def adopt(desk: Desk, found: Adopt, workdir: str, order: Choose, forced: str | None) -> Answer:
     """The checkpoint to go on from. What was only begun is passed over; a damaged one is never taken for none."""
     if forced is not None:
-        return _forced(found, Path(workdir, forced), forced)
+        # as a person names it, and as the job does
+        return _forced(found, path if (path := Path(forced)).exists() else Path(workdir, forced), forced)
     damaged: list[str] = []
     for candidate in adopted.candidates(found.pattern, workdir):
         try:

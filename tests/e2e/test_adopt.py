@@ -122,6 +122,17 @@ def test_nothing_whole_is_no_start_from_zero(make_run: MakeRun) -> None:
     assert resumed(run) == [None]
 
 
+def test_a_person_names_another_one(make_run: MakeRun) -> None:
+    """--from takes a path as a person sees it or as the job does; it is used for one start."""
+    run = make_run(a_job("--steps", 20))
+    assert run.start().wait() == 0, run.report()
+    for place, named in enumerate(("out/checkpoint-10", f"{run.folder}/out/checkpoint-5"), 2):
+        run.write_job(a_job("--steps", 20 + place))
+        assert run.start("--from", named).wait() == 0, run.report()
+        assert f"begins behind {named.rpartition('-')[2]}" in run.log(place)
+        assert (run.folder / "total").read_text() == result(20 + place)
+
+
 @pytest.mark.parametrize(("every", "attempts"), [(5, 10), (1000, 3)])
 def test_a_checkpoint_is_progress(make_run: MakeRun, every: int, attempts: int) -> None:
     """Failures with a new checkpoint before each do not add up; three without one end the run."""
