@@ -26,6 +26,10 @@ class Inbox:
 
     def watch(self) -> None:
         """Start watching, in a thread of its own: loading the watcher takes too long for the loop."""
+        if self.poll is None:
+            # The watcher loads it. Whoever forks just then calls what it has registered for after a fork, but not what
+            # it has for before one, and a traceback is printed.
+            import logging  # noqa: F401
         if self.poll is None and start_thread(self._watch, "inbox") is None:
             self.poll = POLL_SECONDS
         if self.poll is not None:
