@@ -214,3 +214,9 @@ def test_the_readme_s_own_lines_load_it(trained: Run, exported: tuple[Path, Ende
     layers = ("torch.nn.Linear(4, 8)", "torch.nn.GELU()", "torch.nn.Dropout()", "torch.nn.Linear(8, 4)")
     done = without_outlast("import sys\n" + model + code, *layers)
     assert done.returncode == 0, done.stderr
+
+
+def test_quiet_says_nothing(trained: Run, tmp_path: Path) -> None:
+    """Not even what was passed over; the exit code says all."""
+    done = export(trained.directory.path, tmp_path / "export", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
