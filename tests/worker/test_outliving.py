@@ -67,7 +67,9 @@ def test_what_the_trainer_writes_leaves_the_same_bytes_in_memory(tmp_path: Path)
         assert os.pread(copy.buffer.fd, entry.bytes, file.start) == (path / member).read_bytes()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
+)
 def test_a_sick_state_is_never_sealed_as_healthy(tmp_path: Path, dtype: torch.dtype) -> None:
     """A NaN in a part is found by who finishes the save, in any format; one elsewhere means nothing."""
     bad = torch.zeros(3000, dtype=dtype)

@@ -229,6 +229,8 @@ def test_a_nan_is_found_in_the_copy_of_a_part_alone() -> None:
     assert sick(a=bad[:2].to(torch.float16))
     assert sick(a=bad[:2].to(torch.float8_e4m3fn))
     assert not sick(a=bad.view(torch.int32))
+    assert sick(a=torch.view_as_complex(bad.view(2, 2)))
+    assert not sick(a=torch.view_as_complex(bad.view(2, 2))[1:].conj())
     large = torch.zeros(3 * BLOCK // 4)
     assert not sick(a=large)
     large[-1] = float("nan")

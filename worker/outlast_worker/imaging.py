@@ -118,8 +118,8 @@ def _kind(component: Component) -> str:
     """The format in which a NaN among these bytes makes the state a sick one."""
     of_parts = {member.key for member in component.members if member.bucket == PARTS}
     for view in component.storage().views:
-        if view.key in of_parts and view.dtype.is_floating_point:
-            return str(view.dtype).removeprefix("torch.")
+        if view.key in of_parts and (view.dtype.is_floating_point or view.dtype.is_complex):
+            return str(view.dtype.to_real()).removeprefix("torch.")  # of a complex number both halves
     return ""
 
 

@@ -31,6 +31,8 @@ def has_nan(tree: Any) -> bool:
 
 
 def _tensor_has_nan(tensor: torch.Tensor) -> bool:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.detach().resolve_conj())
     if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.numel() == 0:
         return False
     if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
