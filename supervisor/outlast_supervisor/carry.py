@@ -187,7 +187,11 @@ class Carrier(Struct):
         kept = self.loop.intake.buffer.fd
         if kept < 0:  # given up since it was looked at
             return
-        fd = os.dup(kept)  # whatever becomes of ours meanwhile
+        try:
+            fd = os.dup(kept)  # whatever becomes of ours meanwhile
+        except OSError as error:
+            self.tell(f"a save in memory cannot be finished: {error.strerror}", "warning")
+            return
         self.chores.submit("finished", lambda: finish_save(self.desk, fd, attempt, within))
 
     def save_finished(self, told: str, sealed: ev.Sealed | None) -> None:
@@ -225,9 +229,17 @@ class Carrier(Struct):
         self.loop.intake.expect(self.desk.run_id, opened.attempt)
         if opened.told:
             self.tell(opened.told, "warning")
+        try:
+            address = self.loop.reachable()
+        except OSError as error:
+            self._close(opened)
+            self.loop.post(
+                ev.SpawnFailed(error.strerror or str(error), "cannot make a socket for the worker")
+            )
+            return
         buffer = self.loop.intake.buffer
         lent = (buffer.fd, buffer.inode) if buffer.lend(opened.free) else None
-        order = self.launcher.order(opened, self.loop.reachable(), self._start_at, lent)
+        order = self.launcher.order(opened, address, self._start_at, lent)
 
         def went(worker: ProcessIdentity) -> None:
             self._close(opened)

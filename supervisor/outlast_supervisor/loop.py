@@ -100,12 +100,16 @@ class Loop:
             self.on_signal(number)
 
     def reachable(self) -> str:
-        """The path of the notify socket, made anew where it was removed: logging out takes $XDG_RUNTIME_DIR."""
+        """The path of the notify socket, made anew where it was removed: logging out takes $XDG_RUNTIME_DIR.
+
+        OSError where that cannot be done now.
+        """
         if not os.path.lexists(self.notify.path):
+            fresh = NotifySocket()
             self.selector.unregister(self.notify)
             self.notify.close()
-            self.notify = NotifySocket()
-            self.selector.register(self.notify, selectors.EVENT_READ, ("notify", 0))
+            self.notify = fresh
+            self.selector.register(fresh, selectors.EVENT_READ, ("notify", 0))
         return self.notify.path
 
     def heed(self, numbers: set[int]) -> None:

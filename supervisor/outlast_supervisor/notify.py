@@ -47,7 +47,11 @@ class NotifySocket:
     def __init__(self) -> None:
         self.folder = Path(_make_folder())
         self.path = str(self.folder / _random_name())
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        except OSError:
+            _remove(self.folder)
+            raise
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.socket.setblocking(False)
         try:

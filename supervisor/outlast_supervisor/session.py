@@ -28,7 +28,7 @@ from .carry import Carrier
 from .deadlines import Deadlines
 from .display import Display
 from .hooks import Hooks
-from .inbox import Inbox
+from .inbox import POLL_SECONDS, Inbox
 from .journaler import Journaler
 from .launch import Launcher, policy_of
 from .loop import Loop
@@ -201,8 +201,8 @@ class Session:
         helpers = [self._chores, self._pulse]
         if self._exit_code == 0:  # the last generation is verified and pruned after before we go
             helpers.append(self._carrier.verifier)
-        left = self._hooks.pids or self._journaler.waiting or self._standby.pending
-        busy = any(helper.pending for helper in helpers) or bool(left)
+        left = bool(self._hooks.pids or self._journaler.waiting or self._standby.pending)
+        busy = left or any(helper.pending for helper in helpers)
         if self._journaler.unjournaled or self._pulse.stuck(now) >= STUCK:
             busy = bool(self._hooks.pids)  # nothing is waited for that a dead or full disk holds
         if busy and now < self._finish_by:
@@ -260,16 +260,15 @@ class Session:
         elif error is not None:
             if tag != "lock":  # which is looked at again: an outage says enough by itself
                 self._display.tell(told(tag, error), "warning")
+            self._look_at = time.monotonic() + POLL_SECONDS  # nobody tells again of a request
             # an answer that never comes would leave a state waiting for ever
             if (answer := failed_answer(tag, error)) is not None:
                 self._loop.post(answer)
         elif tag == "lock":
             self._lock_seen(result)
-        elif tag == "lease":
-            if not result:
-                self._loop.post(
-                    ev.RunGone("another supervisor has taken this run: its lease is lost", taken=True)
-                )
+        elif tag == "lease" and not result:
+            text = "another supervisor has taken this run: its lease is lost"
+            self._loop.post(ev.RunGone(text, taken=True))
         elif tag == "requests":
             self._asks.take(result)
         elif tag == "job":
@@ -304,6 +303,7 @@ class Session:
         if now >= self._lock_at:
             self._lock_at = now + LOCK_EVERY
             self._pulse.submit("lock", self._lock.is_named)
+            self._requests_waiting = True  # the kernel's word of one may be lost
         if self._requests_waiting or (self._look_at is not None and now >= self._look_at):
             self._requests_waiting = False
             self._look_at = now + self._inbox.poll if self._inbox.poll else None
@@ -341,8 +341,7 @@ class Session:
     def _jumped(self, seconds: float) -> None:
         self._around.jumped()
         self._carrier.note(journal.CLOCK_JUMPED, {"seconds": round(seconds, 3)})
-        text = f"the clock jumped by {seconds:+.0f} s; durations are not touched by that"
-        self._display.tell(text, "warning")
+        self._display.tell(f"the clock jumped by {seconds:+.0f} s; no duration is touched by that", "warning")
 
     def _adopted(self, job: Job) -> None:
         """The job file was read again."""
@@ -391,10 +390,8 @@ def _plain_stats(known: History) -> dict[str, dict[str, list[int]]]:
 
 
 def _newest(names: dict[str, Any]) -> str:
-    found = [name for name in map(GenerationName.parse, names) if name is not None]
-    return str(max(found)) if found else ""
+    return str(max(filter(None, map(GenerationName.parse, names)), default=""))
 
 
 def _commands(job: Job) -> dict[str, str | None]:
-    names = ("given_up", "unprotected", "hung", "done")
-    return {name: getattr(job.hooks, name) for name in names}
+    return {name: getattr(job.hooks, name) for name in ("given_up", "unprotected", "hung", "done")}

@@ -11,6 +11,7 @@ from typing import Any
 from tests.e2e.conftest import MakeRun
 from tests.e2e.faulty import ends, plain, resumed
 from tests.e2e.harness import Run
+from tests.shortage import no_more_files
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
@@ -137,3 +138,17 @@ def test_what_was_answered_is_not_done_again(make_run: MakeRun) -> None:
     assert len(run.records(journal.REQUEST)) == 1
     second.send(signal.SIGTERM)
     assert second.wait() == ExitCode.SAVED
+
+
+def test_what_could_not_be_read_when_it_was_asked_is_read_later(make_run: MakeRun) -> None:
+    """A request that comes while the supervisor can open nothing is answered once it can, without another one."""
+    run = make_run(plain(steps=100_000, seconds=0.01))
+    supervisor = run.start()
+    run.until_step(5)
+    supervisor.until(lambda: not list(run.directory.requests.iterdir()), "nothing to be asked")
+    with no_more_files(supervisor.pid):
+        asked = write_request(run.directory, "save", {}, "ann")
+        supervisor.until(lambda: "cannot read what is asked" in supervisor.output, "a look in vain")
+    assert run.until(lambda: read_history(run.directory).answers.get(asked), "an answer").ok
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait() == ExitCode.SAVED

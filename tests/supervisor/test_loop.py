@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.shortage import no_more_files
 
 from outlast_jobs.cadence import SavePolicy
 from outlast_jobs.restart import Policy as RestartPolicy
@@ -21,6 +22,7 @@ from outlast_supervisor.helper import Helper, bounded
 from outlast_supervisor.loop import Loop
 from outlast_supervisor.policy import Policy
 from outlast_supervisor.rules_begin import begin
+from outlast_supervisor.schedulers.tools import Outcome, Tools
 from outlast_supervisor.states import Finished, Ledger
 
 _TOUCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
@@ -151,3 +153,23 @@ def test_the_notify_socket_is_made_anew_where_it_was_removed(
         sender.sendto(b"READY=1", path)
     assert [message.pid for message in loop.notify.receive()] == [os.getpid()]
     assert loop.selector.get_key(loop.notify).data == ("notify", 0)
+
+
+def test_a_socket_that_cannot_be_made_anew_now_is_made_later(loop: Loop) -> None:
+    """While no file can be opened there is no socket for a worker, and nothing of the loop is lost by that."""
+    loop.listen({signal.SIGTERM})
+    shutil.rmtree(loop.notify.folder)
+    with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+        loop.reachable()
+    assert os.path.exists(loop.reachable())
+    assert loop.selector.get_key(loop.notify).data == ("notify", 0)
+
+
+def test_a_tool_that_cannot_be_started_is_an_answer() -> None:
+    """While no file can be opened a scheduler's tool gives no answer, and whoever asked is told."""
+    heard: list[Outcome] = []
+    tools = Tools("mark")
+    for but_one in (False, True):
+        with no_more_files(but_one=but_one):
+            tools.start(["true"], {}, 0.0, 10.0, heard.append)
+    assert ["Too many open files" in outcome.err for outcome in heard] == [True, True]

@@ -63,25 +63,27 @@ class Tools:
         stdin: str = "",
     ) -> None:
         """Start a tool; ``then`` is called when it has ended, or was ended because it took too long."""
-        out, err = _memory("out"), _memory("err")
-        given = _memory("in", stdin) if stdin else None
+        files: list[int] = []
         try:
+            files += [_memory("out")]
+            files += [_memory("err")]
+            files += [_memory("in", stdin)] if stdin else []
             child = subprocess.Popen(
                 ["/bin/sh", "-c", 'exec "$@"', "sh", *words],
                 env={**env, MARK: self._mark},
-                stdin=subprocess.DEVNULL if given is None else given,
-                stdout=out,
-                stderr=err,
+                stdin=files[2] if stdin else subprocess.DEVNULL,
+                stdout=files[0],
+                stderr=files[1],
                 start_new_session=True,
             )
         except OSError as error:
-            os.close(out)
-            os.close(err)
+            for fd in files:
+                os.close(fd)
             then(Outcome("killed", err=f"it could not be started: {error.strerror or error}"))
             return
-        finally:
-            if given is not None:
-                os.close(given)
+        out, err, *given = files
+        for fd in given:
+            os.close(fd)
         child.returncode = 0  # reaped by the loop
         self._running[child.pid] = _Running(words[0], now + seconds, seconds, out, err, then)
 
