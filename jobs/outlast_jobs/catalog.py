@@ -8,6 +8,7 @@ from outlast_jobs.jobfile_errors import JobFileError, did_you_mean, listed, near
 
 _FOLDER = Path(__file__).parent / "shipped"
 _FILE = "job.yaml"
+_PROGRAMS = {".py": "python", ".sh": "sh"}
 
 
 def shipped_jobs() -> dict[str, Path]:
@@ -24,12 +25,15 @@ def resolve_job(name: str) -> Path:
     """The job file that a person means: a file, a folder with job.yaml in it, or a shipped job's name."""
     path = Path(name)
     try:
-        if path.is_dir() and (path / _FILE).exists():
+        folder = path.is_dir()
+        if folder and (path / _FILE).exists():
             return path / _FILE
-        if name and path.exists() and not (path.is_dir() and name in shipped_jobs()):
-            return path
+        there = bool(name) and path.exists() and not (folder and name in shipped_jobs())
     except (OSError, ValueError):  # a name too long, or with a null in it, is no file
-        pass
+        folder = there = False
+    if there:
+        _refuse_others(path, folder)
+        return path
     shipped = shipped_jobs()
     if name in shipped:
         return shipped[name]
@@ -38,3 +42,14 @@ def resolve_job(name: str) -> Path:
     if shipped:
         problem += f", and the jobs that ship with outlast are {listed(shipped)}"
     raise JobFileError(name, problem + did_you_mean(nearest), nearest=nearest)
+
+
+def _refuse_others(path: Path, folder: bool) -> None:
+    """What people name in the place of a job file is told by what it is, and not by what yaml makes of it."""
+    if folder:
+        raise JobFileError(str(path), f"is a folder without a {_FILE} in it; name the job file")
+    if (program := _PROGRAMS.get(path.suffix)) is not None:
+        import shlex
+
+        words = f"{program} {shlex.quote(str(path))}"
+        raise JobFileError(str(path), f"is a program and no job file; to run it: outlast run -- {words}")

@@ -129,7 +129,7 @@ class Display:
 
         if write:
             bounded(leave, LAST_WAIT)
-        self._speaker.close()
+        self._speaker.close(view)
 
     def _write(self, now: float, journaler: Journaler) -> dict[str, Any]:
         view = self._view(now, journaler)

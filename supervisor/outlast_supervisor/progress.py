@@ -83,9 +83,10 @@ class Progress:
             self._lines.append(line)
         self._draw()
 
-    def close(self) -> None:
-        """Leave the last state on the screen and the cursor below it."""
+    def close(self, last: Mapping[str, Any] | None = None) -> None:
+        """Leave the last state on the screen, not what was drawn shortly before it, and the cursor below it."""
         if self._live and self._line:
+            self._line = describe(last, time.time()) if last else self._line
             self._lines.append(_fit(self._line, self._width()))
             self._line = ""
         if self._outlet is not None:

@@ -193,6 +193,19 @@ def test_an_unknown_job_names_the_shipped_ones(tmp_path: Path, monkeypatch: pyte
             resolve_job(name)
 
 
+def test_what_is_no_job_file_is_told_by_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a job.yaml, and a program, are not read as yaml: they are told, with the cure."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "my train.py").write_text("import torch")
+    (tmp_path / "job").write_text("name: x\ncommand: [a]\n")
+    assert resolve_job("job") == Path("job")
+    with pytest.raises(JobFileError, match=r"empty: is a folder without a job.yaml in it; name the job file"):
+        resolve_job("empty")
+    with pytest.raises(JobFileError, match=r"to run it: outlast run -- python 'my train.py'"):
+        resolve_job("my train.py")
+
+
 @pytest.mark.parametrize(
     ("argv", "name"),
     [

@@ -166,6 +166,21 @@ def test_live_lines_replace_each_other_and_events_stay(pipe: Pipe) -> None:
     assert pipe.text().endswith("\n")
 
 
+def test_what_is_pending_does_not_outlive_the_end(pipe: Pipe) -> None:
+    """The line that stays on the terminal is the last state, however shortly before it another was drawn."""
+    progress = Progress(pipe, live=True, color=False)
+    progress.update({**SNAPSHOT, "pending": "SIGINT pending"}, 0.0)
+    assert "SIGINT pending" in pipe.text()
+    last = {**SNAPSHOT, "rate": None, "eta": None}
+    progress.update(last, EVERY / 2)
+    progress.close(last)
+    stays = pipe.text()
+    assert stays.endswith("\n")
+    assert "bytelm" in stays
+    assert "pending" not in stays
+    assert "left" not in stays
+
+
 def test_no_color_means_no_color(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """NO_COLOR leaves the line live and takes the colours away."""
     monkeypatch.setenv("NO_COLOR", "1")

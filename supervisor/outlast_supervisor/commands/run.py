@@ -21,7 +21,15 @@ class TakesRest(click.Command):
             cut = args.index("--")
             ctx.meta[_AFTER] = tuple(args[cut + 1 :])
             args = args[:cut]
-        return super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            text = error.format_message().rstrip(".")
+            if not isinstance(error, click.NoSuchOption) and "unexpected extra" not in text:
+                raise
+            # most likely the worker's words, given as ours
+            raise click.UsageError(f"{text}; a command and words for it stand after --", ctx) from error
 
 
 def rest_of(ctx: click.Context) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ def test_every_command_has_help_that_ends_with_its_exit_codes(capsys: pytest.Cap
         (["run"], 'outlast: name a job, or a command after --; see "outlast run --help"'),
         (["run", "--"], 'outlast: name a job, or a command after --; see "outlast run --help"'),
         (["run", "--nope", "x"], "outlast: No such option"),
+        (["run", "toy", "--steps", "5"], "a command and words for it stand after --"),
+        (["run", "python", "train.py"], "(train.py); a command and words for it stand after --"),
         (["run", "bytelmm"], 'did you mean "bytelm"?'),
         (["status", "nix"], '"nix" is no run directory, no run in "runs" and no job'),
         (["status"], "no run here"),
