@@ -18,6 +18,7 @@ from .policy import Context
 from .states import Choosing, Ending, Finished, Ledger, Live, State, Waiting
 
 PATIENCE = 60.0
+_WORDS_KEPT = 300  # characters of a log's last line
 
 Step = tuple[State, tuple[Action, ...]]
 
@@ -81,7 +82,8 @@ def conclude(
         },
     )
     note_back = _step_back(state_before, counters, resume, live, outcome.reason)
-    said = Say(f"attempt {ledger.attempt} ended at step {step}: {outcome.reason}", _level(outcome.kind))
+    told = f"attempt {ledger.attempt} ended at step {step}: {outcome.reason}{_last_words(outcome, examined)}"
+    said = Say(told, _level(outcome.kind))
     before: tuple[Action, ...] = (note, *note_back, said, *_unanswered(live))
     if live and live.bad:
         name, reason = live.bad
@@ -95,6 +97,19 @@ def conclude(
         return finish(ledger, ExitCode.BUSY if ledger.taken else ExitCode.CANNOT_WRITE, ledger.gone, before)
     since = ending.ended_at if ending else ctx.now
     return _order(ledger, action, since, ctx, before, examined)
+
+
+def _last_words(outcome: restart.Outcome, examined: ev.Examined | None) -> str:
+    """What a worker that left by itself wrote last, where nothing else tells why: a usage error, for one."""
+    e = outcome.ending
+    crashed = outcome.kind in (restart.Kind.CRASHED, restart.Kind.CRASHED_PROGRESS)
+    if not crashed or e.failure is not None or e.code is None or examined is None:
+        return ""
+    lines = (line.rpartition("\r")[2].strip() for line in examined.tail.splitlines()[::-1])
+    words = next((line for line in lines if line), "")
+    if not words or words.startswith("--- outlast: "):  # the header of a log without a line
+        return ""
+    return f'; its log ends with "{"".join(c if c.isprintable() else "?" for c in words[:_WORDS_KEPT])}"'
 
 
 def _past(ledger: Ledger, ending: Ending | None, kind: str, by: str | None) -> Past:
