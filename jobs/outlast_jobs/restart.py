@@ -172,10 +172,15 @@ def _after_crash(c: Counters, outcome: Outcome, policy: Policy, rng: float) -> t
         return _counted(after, outcome, policy, rng, "older")
     if c.stepped_back.same_place(failure.signature) and not failure.passing:
         return after, GiveUp(
-            f"{failure.signature} while restoring, from the older generation as well: "
-            f"the newest is not to blame; {_counts(after)}"
+            f"{failure.signature} while restoring, from the older generation as well: the newest is not to blame"
+            f"{_first_line(failure.message)}; go back to the code that saved them, or begin anew with --fresh; "
+            f"{_counts(after)}"
         )
     return _counted(after, outcome, policy, rng, "newest")
+
+
+def _first_line(message: str) -> str:
+    return "".join(f": {line}" for line in message.splitlines()[:1])
 
 
 def _evidence(e: Ending, failure: Failure) -> int:

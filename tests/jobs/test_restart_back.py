@@ -47,6 +47,7 @@ def test_a_failure_in_restore_tries_an_older_generation_once() -> None:
     _, second = after(RESTORE, RESTORE)
     assert isinstance(second, GiveUp)
     assert "not to blame" in second.reason
+    assert "go back to the code that saved them, or begin anew with --fresh" in second.reason
 
 
 def test_stepping_back_is_for_one_start() -> None:
