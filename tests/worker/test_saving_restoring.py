@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.shortage import no_more_threads
 from tests.worker.saved import FILES, NAME, save, whole_state
 
 from outlast_jobs import durable
@@ -41,6 +42,16 @@ def test_what_is_read_is_what_was_saved(checkpoints: Path) -> None:
     assert type(loaded.state["extra"]["best"]) is np.float32
     weights = loaded.state["parts"]["model"]
     assert weights["0.weight"].data_ptr() == weights["1.weight"].data_ptr()
+
+
+def test_without_threads_a_state_is_saved_and_read_all_the_same(checkpoints: Path) -> None:
+    """At the limit of processes a save and a restore take the thread that there is, and fail nobody's training."""
+    state = whole_state()
+    with no_more_threads():
+        saved = save(checkpoints, state)
+        loaded = read_generation(saved.path, run_id="r1")
+    assert first_difference(state, loaded.state) is None
+    assert look(saved.path, "r1", full=True).verdict is Verdict.VERIFIED
 
 
 def test_the_index_says_what_a_reader_must_know(checkpoints: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import queue
-import threading
 from collections.abc import Generator, Iterator
 from typing import IO, Any, cast
 
 import torch
+
+from outlast_jobs.parallel import start_thread
 
 OLDEST_TORCH = (2, 6)  # before it, weights_only=True could be made to run code
 
@@ -35,8 +36,14 @@ def stream(content: Any) -> Generator[bytes, None, None]:
         else:
             pipe.finish(None)
 
-    thread = threading.Thread(target=produce, name="outlast-serialize", daemon=True)
-    thread.start()
+    thread = start_thread(produce, "outlast-serialize")
+    if (
+        thread is None
+    ):  # no more threads for us: then all of it lies in memory once, and no save is lost by that
+        whole = io.BytesIO()
+        torch.save(content, whole)
+        yield whole.getvalue()
+        return
     try:
         yield from pipe.chunks()
     finally:
