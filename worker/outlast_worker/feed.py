@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from outlast_worker.batches import Batches
+from outlast_worker.recorded import recorded
 
 UNCOUNTED = 200
 """So many batches, or lists of them, without a boundary are more than one update is made of."""
@@ -87,7 +88,7 @@ class Feed:
         """What the data says it is, for the index."""
         found = getattr(self.data, "identity", None)
         found = found() if callable(found) else found
-        return dict(found) if isinstance(found, dict) else {}
+        return dict(recorded(found)) if isinstance(found, dict) else {}
 
     def drift(self) -> list[str]:
         """How the data differs from what the restored state was taken from."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from outlast_jobs.errors import IntegrityError
 from outlast_worker.fingerprint import compare, fingerprint
+from outlast_worker.recorded import recorded
 
 Identity = Literal["warn", "strict"]
 
@@ -32,14 +33,14 @@ def check_identity(
     if identity not in ("warn", "strict"):
         raise ValueError(f'identity is {identity!r}; give "warn" or "strict"')
     for what, wanted in (("code", code), ("data", data)):
-        if changes := _changes(saved[what], wanted or {}):
+        if changes := _changes(recorded(saved[what]), recorded(wanted or {})):
             raise AnotherIdentity(f"{name!r} is of other {what}: {changes}")
-    recorded = saved["fingerprint"]
-    if not recorded:
+    environment = saved["fingerprint"]
+    if not environment:
         if identity == "strict":
             raise AnotherIdentity(f"{name!r} does not say in which environment it was saved")
         return
-    differences = compare(recorded, fingerprint())
+    differences = compare(environment, fingerprint())
     if differences and identity == "strict":
         raise AnotherIdentity(f"{name!r} was saved in another environment: {'; '.join(differences)}")
     if differences:

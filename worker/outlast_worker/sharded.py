@@ -31,6 +31,7 @@ from outlast_worker import trainstate
 from outlast_worker.fingerprint import fingerprint
 from outlast_worker.proof_files import file_proof
 from outlast_worker.ptfile import require_safe_loader, stream
+from outlast_worker.recorded import recorded
 from outlast_worker.restoring import read_generation
 from outlast_worker.sameness import Identity, check_identity
 from outlast_worker.saving import INLINE, check_state
@@ -143,8 +144,8 @@ def _index(
         batch_in_epoch=state.batch_in_epoch,
         saved_at=time.time(),
         fingerprint=fingerprint(),
-        code=dict(code or {}),
-        data=dict(data or {}),
+        code=recorded(code or {}),
+        data=recorded(data or {}),
         healthy=not has_nan(tree["parts"]) and all(map(math.isfinite, state.losses[-1:])),
         reason="save_sharded_checkpoint",
     )
