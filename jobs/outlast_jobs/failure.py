@@ -10,6 +10,8 @@ from msgspec import Struct
 
 MESSAGE_LIMIT = 500
 """Characters of an exception's message that are kept."""
+NO_THREAD = "can't start new thread"
+"""What Python says in a RuntimeError at the limit of processes, which may pass as a lack of memory may."""
 
 
 class Signature(Struct, frozen=True):
@@ -61,10 +63,12 @@ _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?$")
 _PREFIX = re.compile(r"\[(?:default|rank)\d+\]:\s?")  # torchrun and torch put the rank before every line
 
 
-def _is_passing(exception: str) -> bool:
+def _is_passing(exception: str, message: str) -> bool:
     """By name only, since a log has no class: the builtin families, and torch's own out-of-memory error."""
     name = exception.rsplit(".", 1)[-1]
     found = getattr(builtins, name, None)
+    if message == NO_THREAD:
+        return True
     if isinstance(found, type):
         return issubclass(found, (OSError, MemoryError))
     return name == "OutOfMemoryError"
@@ -82,6 +86,6 @@ def signature_from_log(tail: str) -> Failure | None:
         elif where is not None and not line.startswith((" ", "\t")):
             if raised := _RAISED.match(line):
                 name, message = raised.group(1), raised.group(2) or ""
-                found = Failure(name, message[:MESSAGE_LIMIT], where, passing=_is_passing(name))
+                found = Failure(name, message[:MESSAGE_LIMIT], where, passing=_is_passing(name, message))
             where = None
     return found

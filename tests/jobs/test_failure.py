@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.shortage import no_more_threads
 
 from outlast_jobs.failure import Failure, signature_from_log
 
@@ -62,11 +64,11 @@ def test_the_last_exception_of_a_real_log_is_found(
 
 
 def test_passing_kinds_are_known_by_name() -> None:
-    """Storage, network and memory errors may pass; others are not known to."""
+    """Errors of storage, network, memory and the number of processes may pass; others are not known to."""
 
-    def passing(name: str) -> bool:
+    def passing(name: str, message: str = "x") -> bool:
         found = signature_from_log(
-            f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n{name}: x\n'
+            f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n{name}: {message}\n'
         )
         if found is None:
             raise ValueError(name)
@@ -75,6 +77,10 @@ def test_passing_kinds_are_known_by_name() -> None:
     for name in ("OSError", "FileNotFoundError", "ConnectionResetError", "TimeoutError", "MemoryError"):
         assert passing(name)
     assert passing("torch.OutOfMemoryError")
+    with no_more_threads(), pytest.raises(RuntimeError) as raised:
+        threading.Thread().start()
+    assert passing("RuntimeError", str(raised.value))
+    assert not passing("RuntimeError")
     assert not passing("ValueError")
     assert not passing("my.own.Error")
     assert not passing("print")

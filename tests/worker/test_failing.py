@@ -48,7 +48,10 @@ def test_a_part_that_fails_to_load_is_told_by_the_scripts_own_line() -> None:
     assert not found["passing"]
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "I/O error"), ConnectionResetError()])
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), OSError(5, "I/O error"), ConnectionResetError(), RuntimeError("can't start new thread")],
+)
 def test_trouble_that_may_pass_may_pass_in_a_restore_too(error: Exception) -> None:
     """Memory that is still taken, or storage that fails, while a part is restored is not deterministic."""
     assert failure(raised_in_restore(error), 5, "restore")["passing"]

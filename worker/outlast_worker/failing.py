@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from outlast_jobs.failure import NO_THREAD
+
 MESSAGE_LIMIT = 500
 
 # What storage, the network, memory or a person did may go away by itself; it never counts as deterministic.
@@ -26,7 +28,7 @@ def failure(error: BaseException, step: int, phase: str) -> dict[str, Any]:
         "where": _where(origin),
         "step": step,
         "phase": phase,
-        "passing": isinstance(origin, _PASSING),
+        "passing": isinstance(origin, _PASSING) or str(origin) == NO_THREAD,
     }
 
 
