@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from outlast_worker import Checkpointer, batches
 from outlast_worker.feed import UNCOUNTED
@@ -47,6 +47,34 @@ def test_a_boundary_after_each_update_is_no_news(capsys: pytest.CaptureFixture[s
     with _made() as ckpt:
         for number, _ in enumerate(ckpt.steps(total=UNCOUNTED), 1):
             if number % 3 == 0:
+                ckpt.step()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_loader_that_is_iterated_by_hand_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A DataLoader is rewrapped: whoever trains on the one that was passed is told at the first boundary, once."""
+    loader = DataLoader(TensorDataset(torch.zeros(8, 1)), 4, shuffle=True)
+    with Checkpointer(model=nn.Linear(1, 1), data=loader) as ckpt:
+        for _ in loader:
+            ckpt.step()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "draw from ckpt.steps(), or iterate over batches(…) itself" in said[0]
+
+
+def test_batches_that_are_iterated_by_hand_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+    """What has a state may be iterated over by the script, several updates may use one batch, and epochs be short."""
+    for size in (8, 4):
+        data = batches(TensorDataset(torch.zeros(size, 1)), 4)
+        with Checkpointer(model=nn.Linear(1, 1), data=data) as ckpt:
+            for _ in range(2):
+                for _ in data:
+                    ckpt.step()
+                    ckpt.step()
+        with Checkpointer(
+            model=nn.Linear(1, 1), data=batches(TensorDataset(torch.zeros(size, 1)), 4)
+        ) as ckpt:
+            for _ in ckpt.steps(total=5):
                 ckpt.step()
     assert capsys.readouterr().err == ""
 

@@ -27,6 +27,7 @@ class Feed:
         self._ids: list[int] = []
         self._iterator: Iterator[Any] | None = None
         self._told_uncounted = False
+        self._first = True  # the next boundary is this process's first
 
     def start(self) -> None:
         """Make the iterator now, so that whatever it draws from the process-wide streams is drawn here."""
@@ -72,13 +73,25 @@ class Feed:
     def at_boundary(self) -> list[int]:
         """All that was handed out is consumed now; the ids of those samples, where the data knows them."""
         if isinstance(self.data, Batches):
+            before = self.epoch, self.batch_in_epoch
             self.data.consumed()  # all handed out, be it by us or to a script that iterates by itself
             self.epoch, self.batch_in_epoch = self.data.epoch, self.data.batch_in_epoch
+            if self._first and before == (self.epoch, self.batch_in_epoch):
+                self._tell_unused()
+            self._first = False
         elif self.drawn:
             self.epoch, self.batch_in_epoch = self._next_epoch, self._next_batch
         self.drawn = 0
         ids, self._ids = self._ids, []
         return ids
+
+    def _tell_unused(self) -> None:
+        from outlast_worker.session import say
+
+        say(
+            "nothing was drawn from data=… before the first boundary: where it stands is not what the script trains "
+            "on, which a restart begins anew; draw from ckpt.steps(), or iterate over batches(…) itself"
+        )
 
     def resume(self, epoch: int, batch_in_epoch: int) -> None:
         """Take over the counters of a generation."""
