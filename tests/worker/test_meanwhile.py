@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tests.listening import Listener, Zygote
+from tests.waiting import wait_until
+from tests.worker.copies import state_of
 
 from outlast_jobs.look import Verdict, look
+from outlast_worker import sources, window
+from outlast_worker.cost import Cost
+from outlast_worker.imaging import Plan, Snapshot, plan
+from outlast_worker.meanwhile import Meanwhile
 from outlast_worker.restoring import digest_generation
+from outlast_worker.saving import Saved, take_state
 from outlast_worker.yielding import beside
 
 SCRIPT = Path(__file__).parent / "scripts" / "changing.py"
@@ -196,6 +207,61 @@ def test_a_failure_of_the_script_leaves_what_was_in_flight(run: Listener) -> Non
     _through(run, 1, MODE="raise")
     assert json.loads(run.values("X_OUTLAST_FAILURE")[0])["step"] == 12
     assert _check(run) == [4, 8, 12]
+
+
+def test_of_two_optimizers_in_two_threads_neither_goes_before_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that steps while the other helps with the copy waits for it: what both own is saved unchanged."""
+    weights = [torch.nn.Parameter(torch.zeros(1000)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([weight], lr=1.0) for weight in weights]
+    for weight in weights:
+        weight.grad = torch.ones(1000)
+    tree = state_of(**{f"t{number}": {"w": weight.data} for number, weight in enumerate(weights)})
+    saves = Meanwhile(lambda text: None)
+    saves.watch(optimizers)
+    saves.buffers.prepare(plan(take_state(tree)).size)
+    saves.buffers.settled()
+    go, carry = threading.Event(), window.Copying._carry
+    found = list[bytes]()
+
+    def held(self: window.Copying) -> None:
+        if self._left:
+            go.wait(60)
+        carry(self)
+
+    def write(planned: Plan, snapshot: Snapshot, meta: Any, confirmed: Any, progress: Any) -> Saved:
+        confirmed()
+        found.extend(bytes(span) for span in _spans(planned, snapshot))
+        return Saved(Path(), 0, 0.0, None)
+
+    nothing: Any = lambda *_: None  # noqa: E731
+    cost = Cost(1, time.monotonic())
+    monkeypatch.setattr(sources, "REHEARSALS", 0)
+    said: Any = {"announce": nothing, "goes_on": nothing, "report": nothing, "landed": nothing, "cost": cost}
+    monkeypatch.setattr(window.Copying, "_carry", held)
+    assert saves.begin(1, tree, nothing, write, **said)
+    flight = saves.flight
+    assert flight is not None
+    first, second = (threading.Thread(target=optimizer.step) for optimizer in optimizers)
+    first.start()
+    wait_until(lambda: not flight.open, 60, "that the first helps with the copy")
+    second.start()
+    second.join(0.3)
+    assert torch.equal(weights[1], torch.zeros(1000))
+    go.set()
+    first.join()
+    second.join()
+    assert flight.wait().error is None
+    assert found == [bytes(4000)] * 2
+    assert torch.equal(weights[1], -torch.ones(1000))
+
+
+def _spans(planned: Plan, snapshot: Snapshot) -> Iterator[memoryview]:
+    """The bytes of each tensor where it was copied to."""
+    for layout, start in zip(planned.layouts, planned.starts, strict=False):
+        for gap in layout.gaps:
+            yield snapshot.buffer.view[start + gap.start : start + gap.start + gap.nbytes]
 
 
 @pytest.mark.parametrize(("mode", "code"), [("interrupted", 1), ("interrupted and caught", 0)])

@@ -37,7 +37,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Flight:
-    """From a boundary on. The training's thread calls `close` before anything that was noted may change."""
+    """From a boundary on. The training's thread calls `close` before anything that was noted may change.
+
+    So does any other thread in which an optimizer is stepped.
+    """
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Flight:
         self._transfers = snapshot.transfers
         self._settled = threading.Event()  # what was copied is known to be right, or known not to be
         self._good = False
+        self._closing = threading.RLock()
         self._lock = threading.RLock()  # the training's thread may be told to look while it has it
         self._word = None if self.meanwhile else True
         """The training's thread's, that nothing was changed under what was left to be copied."""
@@ -80,19 +84,22 @@ class Flight:
         self._crew.carry(self._run)
 
     def close(self) -> tuple[bool, bool]:
-        """End the copy, helping with it, and see whether the sources kept still; by the training's thread alone.
+        """End the copy, helping with it or waiting for who ends it, and see whether the sources kept still.
 
         Whether versions moved, and whether bytes changed without that. Either is said once.
         """
-        if not self.open:
-            self._transfers.hold_back()  # this update may be on another stream than the one before
-            return False, False
-        with self._cost.standing():
-            try:
-                return self._close()
-            except BaseException:  # a signal's handler has raised it: what was not seen to be right is not
-                self._settle(False)
-                raise
+        with self._closing:
+            if not self.open:
+                self._transfers.hold_back()  # this update may be on another stream than the one before
+                return False, False
+            with self._cost.standing():
+                try:
+                    return self._close()
+                except (
+                    BaseException
+                ):  # a signal's handler has raised it: what was not seen to be right is not
+                    self._settle(False)
+                    raise
 
     def _close(self) -> tuple[bool, bool]:
         self.open = False
