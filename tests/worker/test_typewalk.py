@@ -84,6 +84,12 @@ def itself() -> Any:
     return tree
 
 
+def resized(tensor: torch.Tensor, nbytes: int) -> torch.Tensor:
+    """The tensor over a storage of so many bytes."""
+    tensor.untyped_storage().resize_(nbytes)
+    return tensor
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "lambda": (lambda: lambda x: x, "function"),
     "builtin": (lambda: len, "builtin_function_or_method"),
@@ -119,6 +125,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "sparse": (lambda: torch.eye(2).to_sparse(), "torch.Tensor: the layout torch.sparse_coo"),
     "csr": (lambda: torch.eye(2).to_sparse_csr(), "torch.Tensor: the layout torch.sparse_csr"),
     "meta": (lambda: torch.empty(2, device="meta"), "torch.Tensor: it lies on the meta device"),
+    "freed": (lambda: resized(torch.ones(2, 3), 0), "torch.Tensor: its storage was made too small"),
+    "a byte less": (
+        lambda: resized(torch.ones(2, 3).t(), 23),
+        "torch.Tensor: its storage was made too small",
+    ),
+    "the end gone": (lambda: resized(torch.ones(9)[6:], 32), "torch.Tensor: its storage was made too small"),
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(1)]), "torch.Tensor: nested tensors"),
     "quantized": (
         lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),

@@ -113,10 +113,22 @@ def check_tensor(value: torch.Tensor, path: str) -> None:
         )
     if value.is_meta:
         raise NotLoadable(path, kind, "it lies on the meta device and has no values")
+    if value.numel() and value.untyped_storage().nbytes() < _reach(value):  # reading it would end the process
+        raise NotLoadable(
+            path, kind, "its storage was made too small for it (resize_), so that it has no values"
+        )
     if not _has_copies(value.dtype):
         raise NotLoadable(
             path, kind, f"torch has no copies of {value.dtype}; keep its view(torch.uint8) there"
         )
+
+
+def _reach(value: torch.Tensor) -> int:
+    """Bytes of its storage up to its last element."""
+    reach = value.numel()
+    if not value.is_contiguous():
+        reach = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+    return (int(value.storage_offset()) + reach) * value.element_size()
 
 
 @functools.cache
