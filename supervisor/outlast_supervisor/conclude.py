@@ -84,7 +84,13 @@ def conclude(
     note_back = _step_back(state_before, counters, resume, live, outcome.reason)
     told = f"attempt {ledger.attempt} ended at step {step}: {outcome.reason}{_last_words(outcome, examined)}"
     said = Say(told, _level(outcome.kind))
-    before: tuple[Action, ...] = (note, *note_back, said, *_unanswered(live))
+    before: tuple[Action, ...] = (
+        note,
+        *note_back,
+        said,
+        *_unprotected(facts, outcome.kind, ctx),
+        *_unanswered(live),
+    )
     if live and live.bad:
         name, reason = live.bad
         if not live.chosen.own:
@@ -110,6 +116,14 @@ def _last_words(outcome: restart.Outcome, examined: ev.Examined | None) -> str:
     if not words or words.startswith("--- outlast: "):  # the header of a log without a line
         return ""
     return f'; its log ends with "{"".join(c if c.isprintable() else "?" for c in words[:_WORDS_KEPT])}"'
+
+
+def _unprotected(facts: restart.Ending, kind: restart.Kind, ctx: Context) -> tuple[Action, ...]:
+    """A job that says that its script uses the library, and is done without it: nobody would have noticed a loss."""
+    if kind is not restart.Kind.DONE or facts.attached or facts.sealed or not ctx.policy.shielded:
+        return ()
+    text = 'no Checkpointer was entered, so nothing was saved; use it in the script, or take "signals: outlast" out'
+    return (Say(text, "warning"),)
 
 
 def _past(ledger: Ledger, ending: Ending | None, kind: str, by: str | None) -> Past:

@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 
+import pytest
 from tests.e2e.conftest import MakeRun
 from tests.e2e.faulty import ends, only, outcomes, plain, resumed, steps_of
 from tests.e2e.harness import SCRIPTS, Run
@@ -134,3 +135,13 @@ def test_a_bare_command_is_done_with_exit_0_and_no_other(make_run: MakeRun) -> N
     assert run.start().wait() == ExitCode.DONE, run.report()
     assert outcomes(run) == ["crashed", "done"]
     refused(run, ExitCode.DONE, "already complete")
+
+
+@pytest.mark.parametrize("mode", ["outlast", "native"])
+def test_a_script_that_forgot_the_library_is_told(make_run: MakeRun, mode: str) -> None:
+    """Done without a Checkpointer is said where the job says that there is one, and nowhere else."""
+    run = make_run({"command": ["true"], "signals": mode})
+    start = run.start()
+    assert start.wait() == ExitCode.DONE, run.report()
+    told = "warning: no Checkpointer was entered, so nothing was saved"
+    assert (told in start.output) == (mode == "outlast")
