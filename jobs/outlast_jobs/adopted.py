@@ -7,7 +7,6 @@ A file of another format is only seen to be there. Nothing is loaded, renamed or
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import json
 import os
@@ -50,6 +49,8 @@ class Trouble(Struct, frozen=True):
 
     reason: str
     begun: bool = False
+    unread: bool = False
+    """It could not be looked at, which says nothing of what it is."""
 
 
 def candidates(pattern: str, workdir: str) -> list[Candidate]:
@@ -67,11 +68,22 @@ def candidates(pattern: str, workdir: str) -> list[Candidate]:
 
 def furthest(pattern: str, workdir: str, complete: str | None, whole: Whole | None = None) -> int:
     """The furthest step of which one is whole; 0 where none is, or none could be looked at."""
+    found = look_through(pattern, workdir, complete, whole)
+    return next((candidate.step for candidate, wrong in found if wrong is None), 0)
+
+
+def look_through(
+    pattern: str, workdir: str, complete: str | None, whole: Whole | None = None
+) -> Iterator[tuple[Candidate, Trouble | None]]:
+    """Each candidate with what is wrong with it, as they are asked for; one that goes away meanwhile is left out."""
     for candidate in candidates(pattern, workdir):
-        with contextlib.suppress(OSError):
-            if trouble(candidate.path, complete, whole) is None:
-                return candidate.step
-    return 0
+        try:
+            wrong = trouble(candidate.path, complete, whole)
+        except FileNotFoundError:
+            continue  # its trainer removes old ones
+        except OSError as error:
+            wrong = Trouble(f"can't be read: {error.strerror}", unread=True)
+        yield candidate, wrong
 
 
 def step_of(name: str) -> int:

@@ -21,15 +21,9 @@ def adopt(desk: Desk, found: Adopt, workdir: str, order: Choose, forced: str | N
         # as a person names it, and as the job does
         return _forced(found, path if (path := Path(forced)).exists() else Path(workdir, forced), forced)
     damaged: list[str] = []
-    for candidate in adopted.candidates(found.pattern, workdir):
-        try:
-            trouble = adopted.trouble(candidate.path, found.complete, desk.adopted)
-        except FileNotFoundError:
-            continue  # its trainer removes old ones
-        except OSError as error:
-            trouble = adopted.Trouble(f"can't be read: {error.strerror}")
-            if not order.pass_over:
-                return ev.ChooseFailed(f"{candidate.name} {trouble.reason}", candidate.name)
+    for candidate, trouble in adopted.look_through(found.pattern, workdir, found.complete, desk.adopted):
+        if trouble is not None and trouble.unread and not order.pass_over:
+            return ev.ChooseFailed(f"{candidate.name} {trouble.reason}", candidate.name)
         if trouble is None:
             why = f"the furthest of {found.pattern!r} that is whole"
             return _chosen(candidate, why if not damaged else f"{why}; {damaged[0]}")

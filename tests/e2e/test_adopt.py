@@ -38,6 +38,15 @@ def resumed(run: Run) -> list[str | None]:
     return [record.data["resume"] for record in run.records(events.ATTEMPT_STARTED)]
 
 
+def killed_in_a_save(run: Run) -> None:
+    """The supervisor, and then its script, in the middle of a save."""
+    start = run.start()
+    run.until(lambda: (run.folder / "hangs").exists(), "the middle of a save")
+    worker = start.worker()
+    start.kill()
+    os.kill(worker, signal.SIGKILL)
+
+
 def flip(path: Path) -> None:
     """One bit in the middle."""
     data = bytearray(path.read_bytes())
@@ -64,11 +73,7 @@ def test_a_killed_script_goes_on_from_its_furthest_whole_checkpoint(make_run: Ma
 def test_the_next_start_goes_on_as_well(make_run: MakeRun) -> None:
     """After the supervisor and its script were killed, the same command goes on; done stays done."""
     run = make_run(a_job("--hang-at", 40))
-    start = run.start()
-    run.until(lambda: (run.folder / "hangs").exists(), "the middle of a save")
-    worker = start.worker()
-    start.kill()
-    os.kill(worker, signal.SIGKILL)
+    killed_in_a_save(run)
     again = run.start()
     assert again.wait() == 0, run.report()
     assert resumed(run) == [None, "checkpoint-35"]
@@ -82,11 +87,7 @@ def test_the_next_start_goes_on_as_well(make_run: MakeRun) -> None:
 def test_a_flipped_bit_is_never_trained_from(make_run: MakeRun) -> None:
     """A damaged checkpoint is passed over with its reason, and stays where it is; the whole one before is used."""
     run = make_run(a_job("--hang-at", 30))
-    start = run.start()
-    run.until(lambda: (run.folder / "hangs").exists(), "the middle of a save")
-    worker = start.worker()
-    start.kill()
-    os.kill(worker, signal.SIGKILL)
+    killed_in_a_save(run)
     flip(run.folder / "out/checkpoint-25/model.pt")
     spoilt = (run.folder / "out/checkpoint-25/model.pt").read_bytes()
     again = run.start()
@@ -116,6 +117,7 @@ def test_nothing_whole_is_no_start_from_zero(make_run: MakeRun) -> None:
     assert run.attempts() == []
     named = run.start("--from", "out/checkpoint-5")
     assert named.wait() == ExitCode.UNUSABLE
+    assert (damaged / "model.pt").read_bytes() == (begun / "model.pt").read_bytes() == b"PK\3\4 torn"
     (damaged / "trainer_state.json").unlink()
     fresh = run.start()
     assert fresh.wait() == 0, run.report()

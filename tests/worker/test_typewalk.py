@@ -85,7 +85,6 @@ def itself() -> Any:
 
 
 def resized(tensor: torch.Tensor, nbytes: int) -> torch.Tensor:
-    """The tensor over a storage of so many bytes."""
     tensor.untyped_storage().resize_(nbytes)
     return tensor
 

@@ -51,7 +51,9 @@ def report(run: str | None, output: str | None, quiet: bool, as_json: bool) -> N
     path = Path(output or f"{found.name.replace('/', '-')}.html")
     _write(path, data)
     if not quiet:
-        say(f"outlast: {path}: {len(found.attempts)} attempts, {_goodput(found.goodput.share)}")
+        count = len(found.attempts)
+        attempts = "1 attempt" if count == 1 else f"{count} attempts"
+        say(f"outlast: {path}: {attempts}, {_goodput(found.goodput.share)}")
 
 
 def _write(path: Path, data: bytes) -> None:

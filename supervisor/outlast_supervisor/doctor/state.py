@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -93,11 +94,8 @@ def start(state: State, job: Job) -> Iterator[Line]:
 def _adopted(adopt: Adopt, workdir: str) -> Line:
     """Where a script goes on that saves by itself."""
     damaged = ""
-    for candidate in adopted.candidates(adopt.pattern, workdir)[:MOST]:
-        try:
-            found = adopted.trouble(candidate.path, adopt.complete)
-        except OSError as error:
-            found = adopted.Trouble(f"can't be read: {error.strerror}")
+    looked = adopted.look_through(adopt.pattern, workdir, adopt.complete)
+    for candidate, found in itertools.islice(looked, MOST):
         if found is None:
             return ok("run", f"it goes on from {candidate.name}")
         if not found.begun:

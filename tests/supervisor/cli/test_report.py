@@ -143,7 +143,7 @@ def test_it_goes_where_it_is_told_to_and_leaves_the_run_alone(
     before = tree(run.path)
     (folder / "tiny.html").write_text("an older one")
     assert invoke(["report"]) == 0
-    assert "tiny.html: 1 attempt" in capsys.readouterr().err
+    assert "tiny.html: 1 attempt, " in capsys.readouterr().err
     assert (folder / "tiny.html").read_text().startswith("<!DOCTYPE html>")
     assert invoke(["report", "tiny", "-q", "-o", "other.html"]) == 0
     assert capsys.readouterr() == ("", "")
