@@ -1,5 +1,5 @@
 # Everything a person or the gate runs: make run, make test, make lint, make bench; make torture for the whole of what
-# make test takes samples of.
+# make test takes samples of, make torch-VERSION for another torch.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -22,6 +22,13 @@ test: $(STAMP)
 torture: $(STAMP)
 	OUTLAST_TORTURE=1 $(BIN)/python -m pytest -q -rP --timeout 1800 -n 3 --dist worksteal tests/faults  # one waits: the soak
 
+# The library with another torch, as in make torch-2.6.0; for most of them pip takes gigabytes.
+torch-%:
+	$(PYTHON) -m venv .venv-torch-$*
+	grep -v '^torch==' constraints-dev.txt > .venv-torch-$*/constraints.txt
+	.venv-torch-$*/bin/python -m pip install $(PIP_QUIET) -c .venv-torch-$*/constraints.txt torch==$* -e '.[dev]'
+	.venv-torch-$*/bin/python -m pytest -q -n 2 --dist worksteal tests/worker
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,4 +49,4 @@ bench/.venv/.installed: pyproject.toml constraints-dev.txt bench/requirements.tx
 	@touch $@
 
 clean:
-	rm -rf $(VENV) bench/.venv build dist
+	rm -rf $(VENV) .venv-torch-* bench/.venv build dist

@@ -13,7 +13,7 @@ import torch
 
 from outlast_jobs import blocks
 from outlast_jobs.durable import write_file
-from outlast_worker import image, writing
+from outlast_worker import image, layout, writing
 from outlast_worker.image import ShardImage, layout_of
 from outlast_worker.layout import NoLayout, Storage, View, lay_out
 from outlast_worker.shards import Taken, take_out
@@ -128,6 +128,57 @@ def test_a_tensor_of_many_gigabytes_is_laid_out_too(tmp_path: Path) -> None:
     assert loaded["after"].tolist() == [0, 0]
 
 
+def in_the_order_of_names(content: Any, file: Any) -> None:
+    """What ``torch.save`` of 2.6 writes under ``skip_data``: member "10" comes before member "2"."""
+    whole = io.BytesIO()
+    with torch.serialization.skip_data():
+        torch_save(content, whole)
+    members = zipfile.ZipFile(whole)
+    sizes = {name[len("archive/") :]: members.getinfo(name).file_size for name in members.namelist()}
+    writer = torch._C.PyTorchFileWriter(file)
+    pickled = members.read("archive/data.pkl")
+    writer.write_record("data.pkl", pickled, len(pickled))
+    for name in sorted(name for name in sizes if name.startswith("data/")):
+        writer.write_record_metadata(name, sizes[name])
+    writer.write_end_of_file()
+
+
+torch_save = torch.save
+
+
+@pytest.mark.parametrize("save", [torch_save, in_the_order_of_names], ids=["this torch", "2.6"])
+def test_each_tensor_goes_where_its_name_stands(
+    tmp_path: Path, save: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve tensors of one size come back each as itself, whatever order torch writes them in."""
+    tree = {f"layer {n}": torch.full((7,), float(n)) for n in range(12)}
+    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setattr(image, "_layouts", {})
+    (path,) = written(tmp_path, take_out(tree))
+    assert zipfile.ZipFile(path).testzip() is None
+    for key, tensor in torch.load(path, weights_only=True).items():
+        assert torch.equal(tensor, tree[key]), key
+
+
+def test_a_torch_that_numbers_its_tensors_otherwise_is_streamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch itself would find another tensor at a place, nothing is laid out, and the file is its stream."""
+    tree = {f"layer {n}": torch.full((7,), float(n)) for n in range(12)}
+    taken = take_out(tree)
+    monkeypatch.setattr(image, "_layouts", {})
+    monkeypatch.setattr(
+        torch, "save", lambda content, file: torch_save(dict(reversed(content.items())), file)
+    )
+    layout._try_this_torch.cache_clear()
+    try:
+        with pytest.raises(NoLayout, match="does not find"):
+            layout_of(taken, 0)
+        assert writing.image_of(taken, 0) is None
+    finally:
+        layout._try_this_torch.cache_clear()
+
+
 def test_a_torch_that_lays_out_nothing_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without skip_data, or with other gaps than expected, there is no image, and the file is torch's stream."""
     taken = take_out({"a": torch.randn(10)})
@@ -140,7 +191,7 @@ def test_a_torch_that_lays_out_nothing_is_streamed(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         real = torch.save
         patch.setattr(torch, "save", lambda content, file: real({**content, "more": torch.ones(3)}, file))
-        with pytest.raises(NoLayout, match="other gaps"):
+        with pytest.raises(NoLayout, match="another gap"):
             layout_of(taken, 0)
     assert writing.image_of(taken, 0) is not None
 

@@ -68,7 +68,7 @@ def test_each_tensor_has_memory_of_its_own(tmp_path: Path) -> None:
 
 def test_aligned_files_with_checksums_load(tmp_path: Path) -> None:
     """A file whose tensors are aligned to pages, or whose archive another program packed anew, loads the same."""
-    config = torch.utils.serialization.config
+    config = pytest.importorskip("torch.utils.serialization").config
     before = config.save.storage_alignment
     try:
         config.save.storage_alignment = 4096
@@ -122,6 +122,17 @@ def test_what_is_no_flat_dict_of_tensors_loads_too(tmp_path: Path) -> None:
     legacy = tmp_path / "legacy.pt"
     torch.save(tensors(), legacy, _use_new_zipfile_serialization=False)
     assert first_difference(tensors(), read(legacy).content()) is None
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_loader_that_looks_at_the_bytes_is_given_them(tmp_path: Path) -> None:
+    """A sparse tensor, whose indices the loader holds against its size, loads where that is asked for."""
+    with torch.sparse.check_sparse_tensor_invariants():  # torch 2.6 always asks for it
+        torch.save(
+            {"s": torch.sparse_csr_tensor([0, 40_000], range(40_000), torch.ones(40_000))}, tmp_path / "x.pt"
+        )
+        loaded = read(tmp_path / "x.pt").content()
+    assert torch.equal(loaded["s"].to_dense(), torch.ones(1, 40_000))
 
 
 def renamed(path: Path, old: str, new: str) -> None:

@@ -7,7 +7,10 @@ right behind its bytes and in the directory at the end, so both can be filled in
 
 from __future__ import annotations
 
+import functools
+import io
 import struct
+import sys
 from collections.abc import Sequence
 from typing import IO, Any, cast
 
@@ -21,6 +24,9 @@ _ENTRY_REST = struct.Struct(
     "<I8xHHH"
 )  # from there: crc32, two sizes, lengths of name, extra field and comment
 _ENTRY_BYTES = 46  # before the name
+_LOCAL = b"PK\x03\x04"  # what stands before a member's bytes
+_LOCAL_REST = struct.Struct("<26xHH")  # of it: lengths of name and extra field, which both follow
+_MEMBER = "archive/data/"  # and the number of the storage
 _END = b"PK\x05\x06"
 _END_64 = b"PK\x06\x06"
 
@@ -67,6 +73,34 @@ class Layout(Struct, frozen=True):
 
 def lay_out(storages: Sequence[Storage], order: Sequence[str]) -> Layout:
     """Of a file that holds a dict with these keys in this order. NoLayout where torch can't, or not so."""
+    _try_this_torch()
+    return _laid_out(storages, order)
+
+
+@functools.cache
+def _try_this_torch() -> None:
+    """Lay out a small file, fill it, and have torch load it: NoLayout where a tensor comes back as another.
+
+    How torch numbers its tensors and in which order it writes them is its own affair, and other in some versions.
+    """
+    count = 24  # of one size each, so that nothing but a name tells them apart
+    storages = [Storage(8, (View(str(number), torch.int32, (2,), (1,), 0),)) for number in range(count)]
+    found = _laid_out(storages, [str(number * 7 % count) for number in range(count)])
+    file = io.BytesIO(bytes(found.size))
+    for start, data in found.pieces:
+        file.seek(start)
+        file.write(data)
+    for gap in found.gaps:
+        file.seek(gap.start)
+        file.write(gap.storage.to_bytes(4, sys.byteorder) * 2)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    for number in range(count):
+        if loaded[str(number)].tolist() != [number, number]:
+            raise NoLayout(f"torch {torch.__version__} does not find a tensor where its layout has it")
+
+
+def _laid_out(storages: Sequence[Storage], order: Sequence[str]) -> Layout:
     skip = getattr(torch.serialization, "skip_data", None)
     if skip is None:
         raise NoLayout("torch.serialization.skip_data is missing")
@@ -86,12 +120,9 @@ def lay_out(storages: Sequence[Storage], order: Sequence[str]) -> Layout:
     sink = _Sink()
     with skip():
         torch.save({key: stand_ins[key] for key in order}, cast(IO[bytes], sink))
-    wanted = list(dict.fromkeys(numbers[key] for key in order))  # torch numbers storages as it meets them
-    filled = [(member, number) for member, number in enumerate(wanted) if storages[number].nbytes]
-    if [nbytes for _, nbytes in sink.gaps] != [storages[number].nbytes for _, number in filled]:
-        raise NoLayout("torch left other gaps than the tensors need")
     pieces = tuple((start, bytes(data)) for start, data in sink.pieces)
-    return Layout(sink.at, pieces, _gaps(sink.gaps, filled, pieces))
+    wanted = list(dict.fromkeys(numbers[key] for key in order))  # torch numbers storages as it meets them
+    return Layout(sink.at, pieces, _gaps(sink.gaps, wanted, storages, pieces))
 
 
 class _Sink:
@@ -128,22 +159,48 @@ class _Sink:
 
 def _gaps(
     gaps: Sequence[tuple[int, int]],
-    names: Sequence[tuple[int, int]],
+    wanted: Sequence[int],
+    storages: Sequence[Storage],
     pieces: Sequence[tuple[int, bytes]],
 ) -> tuple[Gap, ...]:
-    """The gaps with the places of their checksums, which must be where the format says, and empty."""
+    """The gaps with the places of their checksums, which must be where the format says, and empty.
+
+    Whose bytes a gap is for, the name before it says, never its place: torch 2.6 writes "10" before "2".
+    """
     starts = dict(pieces)
+    before = {start + len(data): data for start, data in pieces}
     crcs = _directory(*pieces[-1])
+    members = {f"{_MEMBER}{member}".encode(): storage for member, storage in enumerate(wanted)}
+    members = {name: storage for name, storage in members.items() if storages[storage].nbytes}
     found = []
-    for (start, nbytes), (member, storage) in zip(gaps, names, strict=True):
+    for start, nbytes in gaps:
+        name = _name(before.get(start, b""))
+        storage = members.pop(name, None)
+        if storage is None or storages[storage].nbytes != nbytes:
+            raise NoLayout(f"torch left another gap than the tensors need: {name!r} of {nbytes} bytes")
         after = start + nbytes
         if starts.get(after, b"")[:8] != _DESCRIPTOR + bytes(4):
             raise NoLayout("no empty descriptor follows a tensor")
-        crc = crcs.get(f"archive/data/{member}".encode())
+        crc = crcs.get(name)
         if crc is None:
             raise NoLayout("a tensor has no empty entry in the directory")
         found.append(Gap(start, nbytes, storage, (after + 4, crc)))
+    if members:
+        raise NoLayout(f"torch left no gap for {len(members)} of the tensors")
     return tuple(found)
+
+
+def _name(head: bytes) -> bytes:
+    """Of the member whose bytes follow, as its header at the end of ``head`` has it."""
+    at = head.rfind(_LOCAL)
+    try:
+        name, extra = _LOCAL_REST.unpack_from(head, max(at, 0))
+    except struct.error as error:
+        raise NoLayout(f"what stands before a tensor can't be read: {error}") from error
+    behind = at + _LOCAL_REST.size + name
+    if at < 0 or behind + extra != len(head):
+        raise NoLayout("no header of a member stands before a tensor")
+    return head[behind - name : behind]
 
 
 def _directory(start: int, tail: bytes) -> dict[bytes, int]:

@@ -91,9 +91,11 @@ class _Light:
         """What the parts that are left out would have done for torch.Generator, in versions that need it."""
         core = sys.modules.get("torch._C")
         if module.__name__ == "torch._meta_registrations" and hasattr(core, "_set_generator_metaclass"):
-            from torch._opaque_base import OpaqueBaseMeta
-
-            core._set_generator_metaclass(OpaqueBaseMeta)
+            try:
+                from torch._custom_class_base import CustomClassBaseMeta as Meta
+            except ImportError:  # what it is called before torch 2.14
+                from torch._opaque_base import OpaqueBaseMeta as Meta
+            core._set_generator_metaclass(Meta)
 
 
 sys.meta_path.insert(0, _Light)  # type: ignore[arg-type]
