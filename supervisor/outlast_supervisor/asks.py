@@ -16,7 +16,7 @@ from outlast_jobs import events as journal
 from outlast_jobs.jobfile import Job, JobFileError, load_job
 from outlast_jobs.requests import Request, remove_request
 
-from . import chores, linux, processes
+from . import chores, linux, pins, processes
 from . import events as ev
 from .carry import Carrier
 from .launch import Launcher, policy_of
@@ -145,7 +145,7 @@ class Asks:
         name = str(request.args.get("generation") or (state.ledger.verified if state else ""))
         if request.verb == "pin":
             desk.pinned.add(name)  # before anything may be pruned
-        self._carrier.chores.submit("pinned", lambda: (request, name, chores.is_generation(desk, name)))
+        self._carrier.chores.submit("pinned", lambda: (request, name, pins.is_generation(desk.run, name)))
 
     def pinned(self, found: tuple[Request, str, bool]) -> None:
         """It was looked whether there is a generation of that name."""
@@ -154,13 +154,13 @@ class Asks:
         if request.verb == "unpin" or not there:
             pinned.discard(name)
         if not there:
-            self._carrier.answer(request.id, False, f'there is no generation "{name}" in this run')
+            self._carrier.answer(request.id, False, pins.no_generation(name))
         elif request.verb == "pin":
             self._carrier.note(journal.PINNED, {"generation": name})
-            self._carrier.answer(request.id, True, f"pinned {name}: it is kept until it is unpinned")
+            self._carrier.answer(request.id, True, pins.pinned(name))
         else:
             self._carrier.note(journal.UNPINNED, {"generation": name})
-            self._carrier.answer(request.id, True, f"unpinned {name}")
+            self._carrier.answer(request.id, True, pins.unpinned(name))
 
     def _reload(self, source: str, request: str) -> None:
         """Cadence, keep, hang, stop and hooks count at once, the command from the next start on."""

@@ -283,11 +283,6 @@ def trim_log(path: Path, max_bytes: int) -> None:
             os.close(fd)
 
 
-def is_generation(desk: Desk, name: str) -> bool:
-    """Whether there is a generation of this name."""
-    return GenerationName.parse(name) is not None and (desk.run.checkpoints / name).is_dir()
-
-
 def answer(
     desk: Desk, request: str, ok: bool, text: str, remove: Callable[[RunDirectory, str], None]
 ) -> None:

@@ -50,14 +50,15 @@ def row(path: str, status: Mapping[str, Any] | None, facts: Facts) -> Row:
     save = get("last_save")
     saved = _ago(save.get("at"), facts.now) if isinstance(save, Mapping) else ""
     running = not ended(status)
+    moving = running and facts.supervisor_alive is not False  # else nothing comes nearer to its end
     cells = (
         at_risk(status) if running or get("steps_at_risk") else "",
         str(get("name") or path),
         silence or state_text(status),
         step_text(status),
         loss_text(get("loss")),
-        rate_text(get("rate")) if running else "",
-        left_text(get("eta")) if running else "",
+        rate_text(get("rate")) if moving else "",
+        left_text(get("eta")) if moving else "",
         saved,
     )
     notes = _notes(status, facts)

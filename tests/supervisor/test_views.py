@@ -76,6 +76,8 @@ def test_a_killed_supervisor_is_told_at_once_with_the_cure() -> None:
     assert cell(item, "STATE").startswith("gone since")
     assert any("outlast run" in note for note in item.notes)
     assert item.level == "bad"
+    assert (cell(item, "RATE"), cell(item, "LEFT")) == ("", "")  # nothing comes nearer to its end
+    assert cell(made(Facts(NOW, supervisor_alive=None)), "LEFT")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from outlast_supervisor.commands.shared import (
 )
 from outlast_supervisor.ledger import answer_to, held_lock, history_of, journal_end, record
 from outlast_supervisor.living import is_supervised
+from outlast_supervisor.pins import is_generation, no_generation, pinned, unpinned
 from outlast_supervisor.targets import find_run
 
 _LOOK = 0.1  # seconds between two looks for the answer
@@ -75,11 +76,19 @@ def _reload(run: str | None, **how: Any) -> int:
 
 
 def _pin(run: str | None, generation: str | None, remove: bool, **how: Any) -> int:
-    """Keep a generation, by default the newest verified one, whatever the policy says."""
+    """Keep a generation, by default the newest verified one, whatever the policy says.
+
+    Works without a supervisor too: the next one keeps it.
+    """
     found = find_run(run)
-    name = generation or (found.read_status() or {}).get("verified")
+    status = found.read_status()
+    name = generation or (status or {}).get("verified")
     if not name:
         raise Failed(f'no verified generation in "{found.path}" yet; name one')
+    if not is_supervised(found, status):
+        text = _pin_alone(found, str(name), remove)
+        if text is not None:
+            return _told("", True, text, how["quiet"], how["as_json"])
     return _ask(found, "unpin" if remove else "pin", {"generation": str(name)}, **how)
 
 
@@ -171,6 +180,20 @@ def _hold(run: RunDirectory) -> str | None:
     except OSError as error:
         raise Failed(f'cannot hold "{run.path}": {error.strerror or error}', 73) from error
     return 'no supervisor was running; the run is held, "outlast run --release" lifts it'
+
+
+def _pin_alone(run: RunDirectory, name: str, remove: bool) -> str | None:
+    """Pin in a run that nobody supervises; None where somebody took it meanwhile, who is to be asked."""
+    try:
+        with held_lock(run) as busy:
+            if busy is not None:
+                return None
+            if not is_generation(run, name):
+                raise Failed(no_generation(name), 1)
+            record(run, (events.UNPINNED if remove else events.PINNED, {"generation": name}))
+    except OSError as error:
+        raise Failed(f'cannot pin in "{run.path}": {error.strerror or error}', 73) from error
+    return unpinned(name) if remove else pinned(name)
 
 
 def _show_held(run: RunDirectory, reason: str) -> None:

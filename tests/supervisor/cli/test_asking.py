@@ -126,6 +126,29 @@ def test_stop_without_a_supervisor_holds_the_run(
     assert "already held" in capsys.readouterr().out
 
 
+def test_pin_without_a_supervisor_is_there_for_the_next(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Journaled under the lock, which is free again; one that does not exist is refused and leaves nothing."""
+    name = "step-000000001.a0001"
+    status_of(run, as_of=0.0, verified=name)
+    assert invoke(["pin"]) == 1
+    assert f'there is no generation "{name}"' in capsys.readouterr().err
+    assert not read_history(run).pins
+    (run.checkpoints / name).mkdir(parents=True)
+    assert invoke(["pin"]) == 0
+    assert capsys.readouterr().out == f"pinned {name}: it is kept until it is unpinned\n"
+    assert read_history(run).pins == {name}
+    lock = RunLock(run)
+    assert not isinstance(lock.acquire(), Busy)
+    assert invoke(["pin", "tiny", name, "--remove", "--wait", "0"]) == 2  # asked: somebody has the run by now
+    lock.release()
+    assert invoke(["pin", "tiny", name, "--remove"]) == 0
+    assert not read_history(run).pins
+    assert not isinstance(lock.acquire(), Busy)
+    lock.release()
+
+
 def test_stop_of_a_done_run_changes_nothing(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """What is complete is not held."""
     journal(run, (events.DONE, {"attempt": 1, "command_digest": "c"}))
