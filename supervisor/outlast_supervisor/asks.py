@@ -16,8 +16,8 @@ from outlast_jobs import events as journal
 from outlast_jobs.jobfile import Job, JobFileError, load_job
 from outlast_jobs.requests import Request, remove_request
 
-from . import chores, linux, pins, processes
 from . import events as ev
+from . import linux, pins, processes
 from .carry import Carrier
 from .launch import Launcher, policy_of
 from .loop import Loop
