@@ -264,7 +264,7 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
     Looked at before it is opened, since opening some devices acts on them, and again after, since
     it may have been swapped in between.
     """
-    _require_regular(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode, path)
+    require_regular(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode, path)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         fd = os.open(path, flags, dir_fd=dir_fd)
@@ -273,7 +273,7 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
             raise NotRegular(f"{str(path)!r} is a symbolic link, not a regular file") from None
         raise
     try:
-        _require_regular(os.fstat(fd).st_mode, path)
+        require_regular(os.fstat(fd).st_mode, path)
     except BaseException:
         os.close(fd)
         raise
@@ -337,7 +337,8 @@ def _write_all(fd: int, piece: memoryview) -> None:
         piece = piece[os.write(fd, piece) :]
 
 
-def _require_regular(mode: int, path: str | Path) -> None:
+def require_regular(mode: int, path: str | Path) -> None:
+    """NotRegular, with what it is, where a mode is not that of a regular file."""
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
         raise NotRegular(f"{str(path)!r} is {kind}, not a regular file")

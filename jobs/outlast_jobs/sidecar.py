@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,9 +76,8 @@ def publish(
     progress: Callable[[int], None] | None = None,
 ) -> Written:
     """Put a checkpoint at ``path``, durably. At each moment the old or the new one is there and valid."""
-    make_folder(path.parent)
     for target in (path, digest_file(path)):
-        clear_beside(target)
+        make_place(target)
     temporary = temporary_name(path)
     try:
         written = durable.write_file(temporary, chunks, progress=progress)
@@ -143,6 +143,21 @@ def make_folder(path: Path) -> None:
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
         durable.fsync_dir(folder.parent)
+
+
+def make_place(path: Path) -> None:
+    """Have the folder of a file that is about to be replaced, without what killed writes of it left there.
+
+    NotRegular where a device, a pipe or a socket stands: a file in its place would end it for everybody.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        mode = stat.S_IFREG  # nothing is there, or the write will tell
+    if not stat.S_ISDIR(mode):
+        durable.require_regular(mode, path)
+    make_folder(path.parent)
+    clear_beside(path)
 
 
 def temporary_name(path: Path) -> Path:

@@ -348,3 +348,18 @@ print(__debug__)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("refused") == 3
     assert done.stdout.endswith("False\n")
+
+
+def test_what_is_no_file_is_never_replaced(path: Path) -> None:
+    """A pipe or a device at the place of a file is refused and stays: as root, /dev/null would be gone for all."""
+    os.mkfifo(path)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: save(Small(), path),
+        lambda: atomic_save({"a": torch.ones(2)}, path),
+        lambda: atomic_write_json({}, path),
+    )
+    for call in calls:
+        with pytest.raises(Corrupt, match="is a named pipe, not a regular file"):
+            call()
+    assert path.is_fifo()
+    assert os.listdir(path.parent) == [path.name]

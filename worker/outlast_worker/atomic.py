@@ -12,8 +12,7 @@ from typing import Any
 from outlast_jobs import durable
 from outlast_jobs.durable import Written
 from outlast_jobs.errors import Corrupt
-from outlast_jobs.leftovers import clear_beside
-from outlast_jobs.sidecar import make_folder, temporary_name
+from outlast_jobs.sidecar import make_place, temporary_name
 from outlast_worker.ptfile import UnsafeTorch, load_pt, require_safe_loader, stream
 from outlast_worker.shards import put_back, take_out
 from outlast_worker.typewalk import loadable, original
@@ -27,8 +26,7 @@ def atomic_save(payload: Any, path: str | os.PathLike[str]) -> Written:
     """
     target = Path(path)
     with serialized(loadable(payload)) as chunks:
-        make_folder(target.parent)
-        clear_beside(target)
+        make_place(target)
         temporary = temporary_name(target)
         try:
             written = durable.write_file(temporary, chunks)
@@ -47,8 +45,7 @@ def atomic_write_json(value: Any, path: str | os.PathLike[str]) -> None:
         text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{target.name!r} can't be written as JSON: {error}") from error
-    make_folder(target.parent)
-    clear_beside(target)
+    make_place(target)
     durable.replace_file(target, text.encode() + b"\n")
 
 

@@ -62,7 +62,10 @@ def _write(path: Path, data: bytes) -> None:
     if path.is_dir():
         raise Failed(f'"{path}" is a folder; name a file in it')
     try:
-        durable.replace_file(path, data, durable=False)
+        if path.exists() and not path.is_file():  # a pipe or a device is written to, never replaced
+            path.write_bytes(data)
+        else:
+            durable.replace_file(path.resolve() if path.is_symlink() else path, data, durable=False)
     except OSError as error:
         raise Failed(f'can\'t write "{path}": {error.strerror}; name another place with --output') from error
 

@@ -187,3 +187,19 @@ def test_many_attempts_make_a_page_of_bounded_size(
     page = written(run, capsys)
     assert page.tags.count("g") == 1000
     assert any(re.search(r"700 earlier attempts", text) for text in page.text)
+
+
+def test_a_pipe_is_written_to_and_a_link_is_followed(run: RunDirectory, tmp_path: Path) -> None:
+    """What stands at the place of the page is never replaced by one: as root, /dev/null would be gone for all."""
+    journal(run, (events.DONE, {"attempt": 1, "command_digest": "c"}))
+    pipe, target, link = tmp_path / "pipe", tmp_path / "target.html", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    with open(os.open(pipe, os.O_RDWR), "rb", buffering=0) as reading:  # so that neither end waits
+        assert invoke(["report", "--output", str(pipe)]) == 0
+        assert reading.read(9) == b"<!DOCTYPE"
+    assert pipe.is_fifo()
+    for _ in range(2):
+        assert invoke(["report", "--output", str(link)]) == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith("<!DOCTYPE")
