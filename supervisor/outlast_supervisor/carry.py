@@ -24,6 +24,7 @@ from . import chores, linux, processes
 from . import events as ev
 from .choosing import choose
 from .chores import Desk
+from .copies import works_elsewhere
 from .helper import Helper
 from .hooks import Hooks
 from .journaler import Journaler
@@ -325,7 +326,8 @@ class Carrier(Struct):
             runs[self.former[1]] = self.former[0]
         # to look through all processes takes milliseconds, and the more of them the machine has
         unborn = {self.desk.run_id} if self.new and not self._cleared_once else set()
-        left = processes.of_any(marked) if (marked := runs.keys() - unborn) else processes.NOTHING
+        marked, spared = runs.keys() - unborn, lambda pid: works_elsewhere(pid, runs)
+        left = processes.of_any(marked, spared=spared) if marked else processes.NOTHING
         # the second way, for those whose environment was overwritten, costs more: not at every look
         thorough = not left or how != "look" or not self._cleared_once
         self._cleared_once = True

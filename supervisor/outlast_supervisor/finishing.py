@@ -52,7 +52,7 @@ def _asked(desk: Desk, fd: int, attempt: int, seconds: float) -> Finished:
         stdin=subprocess.PIPE,  # it ends when this does
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=environment(os.environ, desk.run_id, attempt),
+        env=environment(os.environ, desk, attempt),
         pass_fds=(fd,),
         start_new_session=True,
     )
@@ -67,9 +67,10 @@ def _asked(desk: Desk, fd: int, attempt: int, seconds: float) -> Finished:
         return Finished(why="the process that was to do it ended without an answer")
 
 
-def environment(base: Mapping[str, str], run_id: str, attempt: int) -> dict[str, str]:
+def environment(base: Mapping[str, str], desk: Desk, attempt: int) -> dict[str, str]:
     """Ours without what is said to us alone, and the mark by which whoever comes after us finds it."""
-    return spawn.worker_environment(base, {}, {Env.RUN_ID: run_id, Env.ATTEMPT: str(attempt)})
+    mark = {Env.RUN: str(desk.run.path.absolute()), Env.RUN_ID: desk.run_id, Env.ATTEMPT: str(attempt)}
+    return spawn.worker_environment(base, {}, mark)
 
 
 def _read(process: subprocess.Popen[bytes], until: float) -> bytes | None:

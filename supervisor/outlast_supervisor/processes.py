@@ -109,12 +109,16 @@ def of_run(run_id: str, ignore: Collection[int] = ()) -> Survivors:
     return of_any((run_id,), ignore)
 
 
-def of_any(run_ids: Iterable[str], ignore: Collection[int] = ()) -> Survivors:
-    """The same for several runs."""
+def of_any(
+    run_ids: Iterable[str],
+    ignore: Collection[int] = (),
+    spared: Callable[[int], bool] = lambda pid: False,
+) -> Survivors:
+    """The same for several runs; ``spared`` says of a marked process that it is none of theirs all the same."""
     markers = [f"{Env.RUN_ID}={run_id}".encode() for run_id in run_ids]
     mine = set(ignore) | {os.getpid()}
     marked = [pid for pid in _everyone() if pid not in mine and any(carries(pid, m) for m in markers)]
-    return _with_all_below(marked, mine)
+    return _with_all_below([pid for pid in marked if not spared(pid)], mine)
 
 
 def holding(path: Path, ignore: Collection[int] = ()) -> Survivors:
@@ -194,7 +198,7 @@ def _with_all_below(marked: list[int], mine: Collection[int]) -> Survivors:
 
 def carries(pid: int, marker: bytes) -> bool:
     """Whether a process was started with exactly this entry in its environment."""
-    return marker in _environment(pid)
+    return marker in environment_of(pid)
 
 
 def unmarked_below_us(pid: int) -> bool:
@@ -203,7 +207,7 @@ def unmarked_below_us(pid: int) -> bool:
     Programs that set their own title write it where /proc shows the environment.
     """
     marker, me = f"{Env.ATTEMPT}=".encode(), os.getpid()
-    if any(entry.startswith(marker) for entry in _environment(pid)):
+    if any(entry.startswith(marker) for entry in environment_of(pid)):
         return False
     seen: set[int] = set()
     while pid > 1 and pid not in seen:  # seen: pids may be dealt anew while we climb
@@ -214,7 +218,8 @@ def unmarked_below_us(pid: int) -> bool:
     return False
 
 
-def _environment(pid: int) -> list[bytes]:
+def environment_of(pid: int) -> list[bytes]:
+    """The entries with which a process was started; [] where it is gone, or not ours to read."""
     with _unless_gone(), open(f"/proc/{pid}/environ", "rb") as file:
         return file.read(_MAX_ENVIRON).split(b"\0")
     return []

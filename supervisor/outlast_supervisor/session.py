@@ -10,6 +10,7 @@ from typing import Any
 
 from outlast_jobs import __version__
 from outlast_jobs import events as journal
+from outlast_jobs.contract import Env
 from outlast_jobs.filesystem import filesystem_kind
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.history import History
@@ -88,7 +89,8 @@ class Session:
         desk = chores.Desk(run, run_id, self._journaler.note_and_wait, _plain_stats(known), set(known.pins))
         desk.lock_named = lock.is_named
         self._display.taken = lambda: bool(chores.taken_over(desk))
-        self._standby = Standby(loop.attend, loop.neglect, self._display.tell, run_id)
+        mark = {Env.RUN: str(run.path.absolute()), Env.RUN_ID: run_id}
+        self._standby = Standby(loop.attend, loop.neglect, self._display.tell, mark)
         self._display.standby = self._standby.view
         self._carrier = Carrier(
             loop=loop,

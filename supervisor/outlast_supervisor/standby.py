@@ -73,7 +73,7 @@ class Standby(Struct):
     attend: Callable[[int, Callable[[], None]], None]
     neglect: Callable[[int], None]
     tell: Callable[[str, str], None]
-    run_id: str
+    mark: Mapping[str, str]  # by which whoever comes after us finds it
     _child: _Child | None = None
     _dying: set[int] = field(default_factory=set)  # killed, not reaped yet
     _unfit: Recipe | None = None  # that brought none: not tried again before something changes
@@ -138,7 +138,7 @@ class Standby(Struct):
         words = [command.interpreter, *command.options, "-c", _STUB, str(theirs.fileno())]
         try:
             process = spawn.standby(
-                words, recipe.workdir, {**recipe.env, Env.RUN_ID: self.run_id}, output, theirs.fileno()
+                words, recipe.workdir, {**recipe.env, **self.mark}, output, theirs.fileno()
             )
             ours.setblocking(False)
             ours.send(json.dumps({"command": recipe.command, "preload": recipe.preload}).encode())
