@@ -279,6 +279,34 @@ def test_shape_and_name_mismatches_are_refused() -> None:
             Parts({"model": other}).restore(copy.deepcopy(trees), kinds)
 
 
+def test_options_that_another_torch_has_not_saved_are_told_and_no_reason_to_refuse() -> None:
+    """What an older torch saved of an optimizer and a scheduler is gone on with; of the same torch it is refused."""
+
+    def made(seed: int) -> dict[str, Any]:
+        net = model(seed)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        step = S.StepLR(optimizer, 3)
+        return {"model": net, "optimizer": optimizer, "scheduler": S.SequentialLR(optimizer, [step], [])}
+
+    before = made(1)
+    train(before, 4, 1)
+    trees, kinds = Parts(before).capture()
+    trees = through(trees)
+    for group in trees["optimizer"]["param_groups"]:
+        del group["maximize"]  # as if torch had it since then
+    del trees["scheduler"]["_schedulers"][0]["gamma"]
+    with pytest.raises(PartError, match="only the second has it"):
+        Parts(made(2)).restore(copy.deepcopy(trees), kinds)
+    after = made(2)
+    drift = Parts(after).restore(copy.deepcopy(trees), kinds, other_torch=True)
+    assert sorted(drift) == [
+        "optimizer: saved without maximize, which this torch has",
+        "scheduler: saved without gamma, which this torch has",
+    ]
+    assert train(before, 4, 2) == train(after, 4, 2)
+    assert first_difference(Parts(before).capture()[0], Parts(after).capture()[0]) is None
+
+
 def test_scaler_and_averaged_model_are_parts() -> None:
     """A GradScaler and an averaged copy of the model are captured and restored like any other."""
     net = model(1)

@@ -47,8 +47,6 @@ def test_a_kept_file_loads_for_ever(version: int) -> None:
     """A file of each schema, from disk, restores weights, moments, rate, counters, losses and next draws."""
     expected = json.loads((DATA / "ckpt-expected.json").read_text())
     net, optimizer, scheduler = _kept()
-    if "verbose" in scheduler.state_dict():
-        pytest.skip("schedulers of torch before 2.7 have state that the file's do not have")
     noise = np.random.default_rng(0)
     more = {"noise": noise} if version == 2 else {}
     state = load_checkpoint(DATA / f"ckpt-v{version}.pt", net, optimizer, scheduler, parts=more)

@@ -251,7 +251,7 @@ class Checkpointer:
                 self._state.restore_extra(loaded.state)
 
     def _attach(self, session: Session) -> None:
-        from outlast_worker.fingerprint import code_identity, fingerprint
+        from outlast_worker.fingerprint import code_identity, fingerprint, other_torch
         from outlast_worker.saving import check_state
         from outlast_worker.sealing import Descriptions
 
@@ -261,8 +261,9 @@ class Checkpointer:
         if session.loaded is not None:
             if self._proof is not None:
                 self._proof.leave_out(session.loaded.state, self._state.capture())
-            self._state.restore_parts(session.loaded.state)
-            drift = self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
+            other = other_torch(session.loaded.index.fingerprint)
+            drift = self._state.restore_parts(session.loaded.state, other_torch=other)
+            drift += self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
         # What would be saved and never loaded again is said now, not at the first save or the next start.
         check_state(self._state.capture())
         what = Descriptions(

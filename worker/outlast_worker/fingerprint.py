@@ -78,6 +78,11 @@ def _flags(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def other_torch(saved: Mapping[str, Any]) -> bool:
+    """Whether a fingerprint is of another torch than this one; so is one that names none."""
+    return bool(saved.get("torch") != str(torch.__version__))
+
+
 def verdict(differences: Iterable[str]) -> str:
     """One line for people over what ``compare`` found."""
     listed = "; ".join(differences)

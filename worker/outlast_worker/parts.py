@@ -44,12 +44,17 @@ class Parts:
                 raise PartError(name, f"its state can't be read: {type(error).__name__}: {error}") from error
         return trees, dict(self._kinds)
 
-    def restore(self, trees: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+    def restore(
+        self, trees: Mapping[str, Any], kinds: Mapping[str, str], *, other_torch: bool = False
+    ) -> list[str]:
         """Bring every part to its saved state, which is handed over: tensors in it may become the parts' own.
 
         Optimizers come last: a scheduler, when made or loaded, may set the learning rate, and the saved one
         must win. Parts of PyTorch's own kinds and generators are then captured again and compared by bits.
+        With ``other_torch`` another version of it has saved them, and those of optimizers and schedulers may have
+        options that were not saved: what those are is returned in sentences.
         """
+        drift: list[str] = []
         self._refuse_mismatch(trees, kinds)
         for name in sorted(self._values, key=lambda name: self._kinds[name] == OPTIMIZER):
             try:
@@ -58,13 +63,21 @@ class Parts:
                 raise PartError(name, f"can't be restored: {type(error).__name__}: {error}") from error
         for name, value in self._values.items():
             if self._kinds[name] != STATEFUL or isinstance(value, _EXACT):
-                found = first_difference(trees[name], self._capture(name))
+                now = self._capture(name)
+                found = first_difference(trees[name], now)
+                if found is not None and other_torch and isinstance(value, _WITH_OPTIONS):
+                    now, added = _without_added(trees[name], now)
+                    if (found := first_difference(trees[name], now)) is None:
+                        drift.append(
+                            f"{name}: saved without {', '.join(sorted(added))}, which this torch has"
+                        )
                 if found is not None:
                     raise PartError(
                         name,
                         f"is not what was saved after its restore: {found}; "
                         f"is this {type(value).__name__} of the class that was saved, and made as it was?",
                     )
+        return drift
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those among them that are torch's."""
@@ -141,6 +154,21 @@ def _restore_stateful(value: Any, tree: Any) -> None:
         value.load_state_dict(_own_containers(tree))
 
 
+def _without_added(saved: Any, now: Any) -> tuple[Any, set[str]]:
+    """A state without the entries that were not saved, and their names."""
+    if type(saved) is dict and type(now) is dict:
+        added = {key for key in now.keys() - saved.keys() if type(key) is str}
+        kept = {key: item for key, item in now.items() if key not in added}
+        for key in kept.keys() & saved.keys():
+            kept[key], more = _without_added(saved[key], kept[key])
+            added |= more
+        return kept, added
+    if type(saved) is list and type(now) is list and len(saved) == len(now):
+        pairs = [_without_added(*pair) for pair in zip(saved, now, strict=True)]
+        return [item for item, _ in pairs], set().union(*(more for _, more in pairs))
+    return now, set()
+
+
 def _own_containers(tree: Any) -> Any:
     """The same tensors in other containers: some schedulers take entries out of the dict which they load."""
     if type(tree) in (dict, collections.OrderedDict):
@@ -205,3 +233,4 @@ _HANDLERS: dict[str, _Handler] = {
     "torch.Generator": _Handler(lambda v: isinstance(v, torch.Generator), _capture_torch, _restore_torch),
 }
 _EXACT = (torch.nn.Module, torch.optim.lr_scheduler.LRScheduler)
+_WITH_OPTIONS = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)

@@ -28,7 +28,7 @@ from outlast_jobs.generation import (
 from outlast_jobs.leftovers import clear_beside
 from outlast_jobs.sidecar import make_folder, temporary_name
 from outlast_worker import trainstate
-from outlast_worker.fingerprint import fingerprint
+from outlast_worker.fingerprint import fingerprint, other_torch
 from outlast_worker.proof_files import file_proof
 from outlast_worker.ptfile import require_safe_loader, stream
 from outlast_worker.recorded import recorded
@@ -121,6 +121,7 @@ def load_sharded_checkpoint(
         optimizer,
         scheduler,
         parts,
+        other_torch=other_torch(index.fingerprint),
         restore_rng=restore_rng,
         allow_rng_loss=allow_rng_loss,
     )

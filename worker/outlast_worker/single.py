@@ -12,7 +12,7 @@ from outlast_jobs.durable import Written
 from outlast_jobs.sidecar import publish, read_checked
 from outlast_worker import trainstate
 from outlast_worker.atomic import deserialized, serialized
-from outlast_worker.fingerprint import fingerprint
+from outlast_worker.fingerprint import fingerprint, other_torch
 from outlast_worker.migrate import V2, to_current
 from outlast_worker.proof_files import file_proof
 from outlast_worker.ptfile import require_safe_loader
@@ -93,6 +93,7 @@ def load_checkpoint(
         optimizer,
         scheduler,
         parts,
+        other_torch=other_torch(payload["fingerprint"]),
         restore_rng=restore_rng,
         allow_rng_loss=allow_rng_loss,
     )

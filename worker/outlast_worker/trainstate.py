@@ -61,12 +61,14 @@ def restore(
     scheduler: Any,
     more: Mapping[str, Any] | None,
     *,
+    other_torch: bool,
     restore_rng: bool,
     allow_rng_loss: bool,
 ) -> TrainState:
     """Bring everything to the saved state, the random streams last. Whatever does not fit is a PartError.
 
-    That is found before anything is changed, as far as names, shapes and types can tell.
+    That is found before anything is changed, as far as names, shapes and types can tell. ``other_torch`` is as
+    for `Parts.restore`.
     """
     named = named_parts(model, optimizer, scheduler, more)
     proof = file_proof()  # None but under `outlast prove`
@@ -75,7 +77,7 @@ def restore(
     state = _train_state(tree)
     trees = _completed(tree["parts"], tree["kinds"], named)
     _refuse_misfits(trees, named)
-    Parts(named).restore(trees, tree["kinds"])
+    Parts(named).restore(trees, tree["kinds"], other_torch=other_torch)
     if restore_rng:
         restore_rng_state(tree["rng"], allow_loss=allow_rng_loss)
     if proof is not None:
