@@ -22,6 +22,7 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "faketime": ("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",),
     "loopback disks": ("losetup", "mkfs.ext4", "mkfs.xfs", "mount"),
     "strace": ("strace",),
+    "memory control groups": ("/sys/fs/cgroup/memory/cgroup.procs",),  # version 1
     "fuse": ("fusermount3", "/dev/fuse"),
 }
 _TRIES: dict[
@@ -31,6 +32,7 @@ _TRIES: dict[
     "strace": ("strace", "-qq", "-o", "/dev/null", "true"),
     "namespaces": ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--uts", "--ipc", "true"),
     "loopback disks": ("losetup", "--find"),
+    "memory control groups": ("test", "-w", "/sys/fs/cgroup/memory"),
 }
 _PLACES = "/usr/sbin:/sbin:/usr/local/sbin"
 

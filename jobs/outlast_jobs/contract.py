@@ -35,6 +35,7 @@ class Env:
     BUFFER = (
         "OUTLAST_BUFFER"  # "FD:INODE": an inherited descriptor of the buffer of the attempt before, or absent
     )
+    NO_COPY = "OUTLAST_NO_COPY"  # "1": memory is short, no save is copied and the training waits; else absent
     # Set by `outlast prove` alone; the last three are heeded only beside the first
     RECORD = "OUTLAST_RECORD"  # "proof": digests of all parts in each line of the metrics
     STOP_AT = "OUTLAST_STOP_AT"  # step at which to seal the last generation and leave with 0

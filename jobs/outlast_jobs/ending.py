@@ -88,6 +88,7 @@ class Ending(Struct, frozen=True):
     final_sealed: bool = False
     sick_step: int | None = None
     stopped_by: Literal["person", "restart", "notice"] | None = None
+    oom_kills: int = 0  # processes that the kernel killed around us meanwhile, for lack of memory
 
     @property
     def status(self) -> int | None:
@@ -98,6 +99,11 @@ class Ending(Struct, frozen=True):
     def complete(self) -> bool:
         """The training is: by the trainer's word, or a final generation. What follows it may still fail."""
         return self.final_sealed or (self.attached and ExitWord.DONE in self.words)
+
+    @property
+    def short(self) -> bool:
+        """Whether memory was short, by the kernel's word or the worker's."""
+        return self.oom_kills > 0 or (self.failure is not None and self.failure.of_memory)
 
     @property
     def progress(self) -> bool:
@@ -181,9 +187,10 @@ def _status(e: Ending) -> str:
 
 
 def _crash_reason(e: Ending) -> str:
+    reason = _plain_reason(e) + ("; the kernel was out of memory and killed for it" if e.oom_kills else "")
     if e.complete:
-        return f"the training is complete, but what follows it failed: {_plain_reason(e)}"
-    return _plain_reason(e)
+        return f"the training is complete, but what follows it failed: {reason}"
+    return reason
 
 
 def _plain_reason(e: Ending) -> str:

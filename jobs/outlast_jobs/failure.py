@@ -12,6 +12,7 @@ MESSAGE_LIMIT = 500
 """Characters of an exception's message that are kept."""
 NO_THREAD = "can't start new thread"
 """What Python says in a RuntimeError at the limit of processes, which may pass as a lack of memory may."""
+_NO_MEMORY = "allocate memory"
 
 
 class Signature(Struct, frozen=True):
@@ -44,6 +45,11 @@ class Failure(Struct, frozen=True):
     def signature(self) -> Signature:
         return Signature(self.exception, self.where, self.step)
 
+    @property
+    def of_memory(self) -> bool:
+        """Whether this machine's memory was short, or a limit on it (``ulimit -v``) was reached."""
+        return self.exception == "MemoryError" or says_no_memory(self.message)
+
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Failure:
         """From the worker's own report; whatever is missing or of a wrong type is left out."""
@@ -63,11 +69,16 @@ _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?$")
 _PREFIX = re.compile(r"\[(?:default|rank)\d+\]:\s?")  # torchrun and torch put the rank before every line
 
 
+def says_no_memory(message: str) -> bool:
+    """Whether a message is of memory that was refused: torch says so in a RuntimeError."""
+    return _NO_MEMORY in message
+
+
 def _is_passing(exception: str, message: str) -> bool:
     """By name only, since a log has no class: the builtin families, and torch's own out-of-memory error."""
     name = exception.rsplit(".", 1)[-1]
     found = getattr(builtins, name, None)
-    if message == NO_THREAD:
+    if message == NO_THREAD or says_no_memory(message):
         return True
     if isinstance(found, type):
         return issubclass(found, (OSError, MemoryError))

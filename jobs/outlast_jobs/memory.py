@@ -1,8 +1,10 @@
-"""How much memory can be had: the machine's, or what the control groups around this process leave of it."""
+"""How much memory can be had: the machine's, or what limits on this process and its control groups leave of it."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 from pathlib import Path
 
 SPARE = 128 << 20
@@ -15,10 +17,47 @@ def roomy(size: int, free: int | None) -> bool:
 
 
 def available(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that can be had: the machine's, or what the control groups around this process leave."""
+    """Bytes of memory that can be had: the machine's, or what limits on this process and its groups leave."""
     found = _machine(root / "proc/meminfo")
-    limits = [left for left in _groups(root) if left is not None]
+    limits = [left for left in (*_groups(root), addressable(root)) if left is not None]
     return None if found is None else min([found, *limits])
+
+
+def addressable(root: Path = Path("/")) -> int | None:
+    """Bytes that this process may still map under ``ulimit -v``; None where it has no such limit."""
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return None
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pages = int((root / "proc/self/statm").read_text().split()[0])
+        return max(0, most - pages * os.sysconf("SC_PAGE_SIZE"))
+    return None
+
+
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """Processes that the kernel has killed for lack of memory: of this control group, else of the machine.
+
+    None where it does not count them.
+    """
+    for file in (*_counts(root), root / "proc/vmstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in file.read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return None
+
+
+def _counts(root: Path) -> list[Path]:
+    """The files in which groups of both versions of the interface count."""
+    found: list[Path] = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, inner = line.split(":", 2)
+            if not controllers:
+                found.append(root / "sys/fs/cgroup" / inner.strip("/") / "memory.events")
+            elif "memory" in controllers.split(","):
+                found.append(root / "sys/fs/cgroup/memory" / inner.strip("/") / "memory.oom_control")
+    return found
 
 
 def _machine(path: Path) -> int | None:

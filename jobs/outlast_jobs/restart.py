@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outlast_jobs.contract import Phase
-from outlast_jobs.ending import Ending, Kind, Outcome, Policy, classify
+from outlast_jobs.ending import SIGNALLED, Ending, Kind, Outcome, Policy, classify
 from outlast_jobs.failure import Failure, Signature, signature_from_log
 
 __all__ = [
@@ -45,6 +45,7 @@ class Counters(Struct, frozen=True):
     last_trained: int = 0  # steps that had gone well before it; 0 also where it may have come from outside
     stepped_back: Signature | None = None  # the restore failure for which an older generation is being tried
     sick_steps: tuple[int, ...] = ()  # steps at which the run has diverged
+    tight: bool = False  # the next attempt is to take no memory for copies of its state
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the journal."""
@@ -104,6 +105,7 @@ Action = Again | GiveUp | HoldSick | Unusable | Done
 
 def decide(counters: Counters, outcome: Outcome, policy: Policy, rng: float) -> tuple[Counters, Action]:
     """The counters after this outcome, and what to do. `rng` in [0, 1) spreads the delays of many runs."""
+    counters = replace(counters, tight=_tight(counters, outcome, policy))
     match outcome.kind:
         case Kind.DONE:
             return counters, Done(outcome.reason)
@@ -117,6 +119,16 @@ def decide(counters: Counters, outcome: Outcome, policy: Policy, rng: float) -> 
             return _after_sick(counters, outcome, policy, rng)
         case Kind.HUNG | Kind.CRASHED | Kind.CRASHED_PROGRESS:
             return _after_crash(counters, outcome, policy, rng)
+
+
+def _tight(c: Counters, outcome: Outcome, policy: Policy) -> bool:
+    """Whether the attempt may have died of the memory that copies for its saves take; they can be done without."""
+    e = outcome.ending
+    if e.short or e.progress:
+        return e.short
+    # a signal of which nobody says why may be the kernel's as well
+    unnamed = (e.status or 0) > SIGNALLED and e.status not in policy.free_on
+    return c.tight or (outcome.kind is Kind.CRASHED and unnamed)
 
 
 _SICK_STEPS_KEPT = 64
@@ -185,7 +197,7 @@ def _first_line(message: str) -> str:
 
 def _evidence(e: Ending, failure: Failure) -> int:
     """Steps that went well before the failure; none where it may have come from outside the program."""
-    outside = failure.passing or failure.step is None or e.signal is not None
+    outside = failure.passing or failure.step is None or e.signal is not None or e.oom_kills > 0
     return 0 if outside else e.trained
 
 

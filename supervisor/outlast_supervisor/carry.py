@@ -238,9 +238,10 @@ class Carrier(Struct):
                 ev.SpawnFailed(error.strerror or str(error), "cannot make a socket for the worker")
             )
             return
-        buffer = self.loop.intake.buffer
-        lent = (buffer.fd, buffer.inode) if buffer.lend(opened.free) else None
-        order = self.launcher.order(opened, address, self._start_at, lent)
+        buffer, state = self.loop.intake.buffer, self.loop.state
+        tight = state is not None and state.ledger.counters.tight
+        lent = (buffer.fd, buffer.inode) if buffer.lend(None if tight else opened.free) else None
+        order = self.launcher.order(opened, address, self._start_at, lent, tight)
 
         def went(worker: ProcessIdentity) -> None:
             self._close(opened)

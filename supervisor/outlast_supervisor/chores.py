@@ -20,6 +20,7 @@ from outlast_jobs.errors import NotRegular
 from outlast_jobs.failure import signature_from_log
 from outlast_jobs.generation import INDEX, GenerationName
 from outlast_jobs.jobfile import Job
+from outlast_jobs.memory import oom_kills
 from outlast_jobs.rundir import RunDirectory
 
 from . import events as ev
@@ -50,6 +51,7 @@ class Desk(Struct):
     claimed: int = 0  # the attempt that this supervisor claimed the checkpoints for
     claiming: int = 0  # the highest attempt that it tried to claim them for, done or not
     lock_named: Callable[[], bool | None] = lambda: True  # False where another lock has the place of ours
+    oom_kills: int | None = field(default_factory=oom_kills)  # those that are known
 
 
 def taken_over(desk: Desk) -> str:
@@ -174,6 +176,7 @@ def examine(desk: Desk, attempt: int, job: Job | None = None) -> ev.Examined:
             finding = verify.look(newest, desk.run_id, full=False)
             final = finding.index is not None and finding.index.final
     tail = log_tail(desk.run.attempt_log(attempt))
+    before, desk.oom_kills = desk.oom_kills, oom_kills()
     adopted = _adopted(desk, job)
     return ev.Examined(
         sealed_step=max((name.step for name in sealed), default=adopted),
@@ -181,6 +184,7 @@ def examine(desk: Desk, attempt: int, job: Job | None = None) -> ev.Examined:
         last_step=max(last_step(desk.run.attempt_metrics(attempt)), adopted or 0),
         failure=signature_from_log(tail),
         tail="\n".join(tail.splitlines()[-TAIL_LINES:]),
+        oom_kills=max(0, (desk.oom_kills or 0) - (before or 0)),
     )
 
 

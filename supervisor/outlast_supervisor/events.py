@@ -197,6 +197,7 @@ class Examined(Struct, frozen=True):
     last_step: int  # newest line of its metrics
     failure: Failure | None  # the traceback at the end of its log
     tail: str  # the last lines of its log, for the message that the run is given up
+    oom_kills: int = 0  # processes around us that the kernel killed meanwhile, for lack of memory
 
 
 class Notice(Struct, frozen=True):

@@ -97,11 +97,12 @@ class Launcher(Struct):
         socket_path: str,
         start_at: float = 0.0,
         buffer: tuple[int, int] | None = None,
+        tight: bool = False,
     ) -> spawn.Order:
         """What the worker of this attempt is to be; from now on it is the one whose signals count.
 
         It is not executed before ``start_at``, in monotonic seconds. ``buffer`` is the descriptor and the inode of
-        what the attempt before has left in memory.
+        what the attempt before has left in memory. Where that is ``tight`` the worker takes none for copies.
         """
         job, attempt = self.job, opened.attempt
         self.signals = job.signals
@@ -109,6 +110,8 @@ class Launcher(Struct):
         ours = self._ours(attempt, opened.chosen, socket_path)
         if buffer is not None:
             ours[Env.BUFFER] = f"{buffer[0]}:{buffer[1]}"
+        if tight:
+            ours[Env.NO_COPY] = "1"
         return spawn.Order(
             command=self._command(opened.chosen),
             workdir=job.workdir,

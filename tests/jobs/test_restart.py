@@ -17,6 +17,7 @@ from outlast_jobs.restart import (
     Counters,
     Done,
     Ending,
+    Failure,
     GiveUp,
     Kind,
     Outcome,
@@ -24,6 +25,7 @@ from outlast_jobs.restart import (
     Signature,
     classify,
     decide,
+    signature_from_log,
 )
 
 
@@ -268,6 +270,51 @@ def test_never_on_and_free_on_do_not_touch_what_was_said() -> None:
     assert isinstance(after(replace(TRAINER, code=75, hung="silent"), policy=policy)[1], Again)
 
 
+KILLED = Ending(signal=9, attached=True, trained=3)
+REFUSED = Failure(
+    "RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried", "x.py:1", 5, "train"
+)
+
+
+@pytest.mark.parametrize(
+    ("ending", "tight"),
+    [
+        (KILLED, True),
+        (replace(KILLED, signal=None, code=137), True),
+        (replace(KILLED, sealed=True), False),
+        (replace(KILLED, sealed=True, oom_kills=1), True),
+        (replace(TRAINER, code=1, oom_kills=1, sealed=True), True),  # a loader process of it was killed
+        (replace(TRAINER, code=1, failure=REFUSED), True),
+        (replace(TRAINER, code=1, failure=replace(AT_137, exception="MemoryError")), True),
+        (replace(TRAINER, code=1, failure=AT_137), False),
+        (replace(KILLED, hung="silent"), False),
+        (replace(KILLED, stopped_by="notice"), False),
+    ],
+)
+def test_an_attempt_that_may_have_died_of_our_copies_is_followed_by_one_without(
+    ending: Ending, tight: bool
+) -> None:
+    """It stays so through ends that tell nothing, until one with progress; a preemption alone is no progress."""
+    counters, _ = after(ending)
+    assert counters.tight is tight
+    preempted = Ending(code=75, attached=True, notice=True, words=frozenset({"saved"}))
+    assert after(ending, preempted)[0].tight is tight
+    assert not after(ending, replace(preempted, sealed=True))[0].tight
+
+
+def test_a_lack_of_memory_is_told_and_never_deterministic() -> None:
+    """What the kernel counts stands in the reason; the same failure at the same step may still be memory's."""
+    assert "the kernel was out of memory" in classify(replace(KILLED, oom_kills=1), POLICY).reason
+    assert "the kernel" not in classify(KILLED, POLICY).reason
+    lost = replace(TRAINER, code=1, failure=AT_137)
+    assert isinstance(after(lost, lost)[1], GiveUp)
+    assert isinstance(after(*2 * [replace(lost, oom_kills=1)])[1], Again)
+    log = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nRuntimeError: ' + REFUSED.message
+    found = signature_from_log(log)
+    assert found is not None
+    assert found.passing
+
+
 def test_a_hang_counts_as_hung_and_as_a_try() -> None:
     """Its code after our TERM and KILL says nothing; with progress it resets like any other failure."""
     hang = replace(TRAINER, signal=9, hung="no step for 600 s")
@@ -292,6 +339,7 @@ signatures = st.none() | st.builds(
         last=signatures,
         stepped_back=signatures,
         sick_steps=st.lists(st.integers(0, 99), max_size=4).map(tuple),
+        tight=st.booleans(),
     )
 )
 def test_counters_survive_the_journal(counters: Counters) -> None:
@@ -319,6 +367,7 @@ facts = st.builds(
     refused=st.none() | st.just("strict"),
     final_sealed=st.booleans(),
     sick_step=st.none() | st.integers(0, 3),
+    oom_kills=st.integers(0, 2),
     stopped_by=st.none() | st.sampled_from(["person", "restart", "notice"]),
 )
 

@@ -32,6 +32,20 @@ def seals(checkpoints: Path, said: list[str]) -> Seals:
     return Seals(context, Notifier(None), said.append, lambda step: None)
 
 
+def test_a_worker_that_is_told_so_takes_no_memory_for_copies(checkpoints: Path) -> None:
+    """Where the attempt before may have died of that, the training waits for its saves."""
+    environ = {Env.RUN: str(checkpoints.parent), Env.RUN_ID: RUN_ID, Env.ATTEMPT: "1"}
+    found = []
+    for told in ({}, {Env.NO_COPY: "1"}):
+        context = RunContext.from_env(environ | told)
+        assert context is not None
+        its = Seals(context, Notifier(None), lambda text: None, lambda step: None)
+        its.prepare([4096])
+        its.meanwhile.buffers.settled()
+        found.append(its.meanwhile.buffers.of(4096) is not None)
+    assert found == [True, False]
+
+
 def state(step: int) -> dict[str, Any]:
     counters = {"step": step, "epoch": 0, "batch_in_epoch": 0}
     return {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from tests.waiting import wait_until
 
 from outlast_jobs.blocks import BLOCK
+from outlast_jobs.memory import addressable, oom_kills
 from outlast_worker import flight, sources, window
 from outlast_worker.buffer import SPARE, Buffer, Buffers, aligned, available, roomy
 from outlast_worker.image import ShardImage
@@ -296,6 +299,40 @@ def test_memory_is_what_machine_and_control_groups_leave(tmp_path: Path) -> None
     }
     assert available(_write(tmp_path / "c", first)) == 1 << 28
     assert (available() or 0) > 0
+
+
+def test_a_limit_on_addresses_is_one_on_memory(tmp_path: Path) -> None:
+    """Under `ulimit -v` what may still be mapped is what can be had, and a buffer that was taken over is mapped too."""
+    assert addressable() is None
+    machine = {"proc/meminfo": "MemAvailable: 4194304 kB\n", "proc/self/statm": f"{(1 << 30) // 4096} 5 5\n"}
+    root, (soft, hard) = _write(tmp_path / "a", machine), resource.getrlimit(resource.RLIMIT_AS)
+    fd = Buffer(10_000)
+    buffers = Buffers()
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, hard))
+        assert available(root) == addressable(root) == 2 << 30
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + SPARE, hard))
+        buffers.inherit(os.dup(fd.fd))
+        buffers.prepare(10_000)
+        buffers.settled()
+        assert buffers.of(1) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def test_kills_for_lack_of_memory_are_counted_where_the_kernel_counts_them(tmp_path: Path) -> None:
+    """Those of the control group in either version, else the machine's; None where nothing counts."""
+    machine = {"proc/vmstat": "nr_free_pages 1\noom_kill 7\n"}
+    assert oom_kills(_write(tmp_path / "a", machine)) == 7
+    second = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.events": "oom 4\noom_kill 3\n"}
+    assert oom_kills(_write(tmp_path / "b", machine | second)) == 3
+    first = {
+        "proc/self/cgroup": "4:memory:/job\n0::/\n",
+        "sys/fs/cgroup/memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n",
+    }
+    assert oom_kills(_write(tmp_path / "c", machine | first)) == 2
+    assert oom_kills(tmp_path / "nothing") is None
 
 
 def test_a_buffer_is_made_once_and_only_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from outlast_jobs import buffer_state
 from outlast_jobs.blocks import ALIGN
 from outlast_jobs.buffer_state import State
-from outlast_jobs.memory import SPARE, available, roomy
+from outlast_jobs.memory import SPARE, addressable, available, roomy
 from outlast_worker.hugepages import HUGE, map_shared, put_together
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
@@ -139,7 +139,9 @@ class Buffers:
     def _adopted(self, size: int) -> Buffer | None:
         """What was taken over, where it has room; no page of it has to be made anew."""
         fd = self._inherited
-        if fd is None or buffer_state.header_at(os.fstat(fd).st_size) < size:
+        left = addressable()  # it is there, but to map it we may have no room
+        fits = left is None or roomy(size, left)
+        if fd is None or not fits or buffer_state.header_at(os.fstat(fd).st_size) < size:
             self.disinherit()
             return None
         self._inherited = None

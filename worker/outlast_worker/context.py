@@ -32,6 +32,7 @@ class RunContext(NamedTuple):
     record_ids: bool
     rank: int
     link_unchanged: bool = False
+    no_copy: bool = False
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> RunContext | None:
@@ -61,6 +62,7 @@ class RunContext(NamedTuple):
             record_ids=environ.get(RECORD_IDS) == "1",
             rank=int(environ.get("RANK") or 0),
             link_unchanged=environ.get(Env.LINK_UNCHANGED) == "1",
+            no_copy=environ.get(Env.NO_COPY) == "1",
         )
 
     @property

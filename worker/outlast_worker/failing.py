@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from outlast_jobs.failure import NO_THREAD
+from outlast_jobs.failure import NO_THREAD, says_no_memory
 
 MESSAGE_LIMIT = 500
 
@@ -28,7 +28,7 @@ def failure(error: BaseException, step: int, phase: str) -> dict[str, Any]:
         "where": _where(origin),
         "step": step,
         "phase": phase,
-        "passing": isinstance(origin, _PASSING) or str(origin) == NO_THREAD,
+        "passing": isinstance(origin, _PASSING) or str(origin) == NO_THREAD or says_no_memory(str(origin)),
     }
 
 

@@ -208,8 +208,9 @@ class Seals:
             raise error
 
     def prepare(self, sizes: Sequence[int]) -> None:
-        """Have memory ready for a copy of shards of these sizes."""
-        self.meanwhile.buffers.prepare(aligned(sizes)[-1])
+        """Have memory ready for a copy of shards of these sizes, unless the supervisor says that there is none."""
+        if not self._context.no_copy:
+            self.meanwhile.buffers.prepare(aligned(sizes)[-1])
 
     def prepare_as_sealed(self) -> None:
         """The same, of the sizes of the newest generation's."""

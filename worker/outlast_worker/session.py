@@ -128,6 +128,11 @@ class Session:
         if name is not None:
             memory = ", read from memory" if self._inherited is not None and self._inherited.used else ""
             say(f"resumed from {name} at step {self.restored_step} ({verdict(found)}{memory})")
+        if self.context.no_copy:
+            say(
+                "the attempt before may have died of too little memory: nothing is copied from now on, "
+                "and the training waits for each save"
+            )
         if loaded is not None and (self._policy.every_steps or self._policy.every_seconds):
             self.seals.prepare([f.bytes for name, f in loaded.index.files.items() if name != META])
         else:
