@@ -114,7 +114,7 @@ class Looked(Struct, frozen=True):
     """What the disk says of the running attempt; its messages may be lost or not heard at all."""
 
     step: int  # of the newest line of its metrics, 0 where there is none
-    age: float | None  # seconds since that line was written
+    age: float | None  # seconds since that line was written, by a clock that may have been set
     sealed: Sealed | None  # its newest generation
     sealed_age: float | None  # seconds since that was saved
 

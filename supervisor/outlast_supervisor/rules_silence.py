@@ -41,9 +41,11 @@ def looked(state: Starting | Running, event: ev.Looked, ctx: Context) -> Step:
         at = max(live.sealed_at, min(ctx.now, ctx.now - (event.sealed_age or 0.0)))
         live, ledger, actions = take_in(found, live, ledger, at)
         live = replace(live, progress_at=max(live.progress_at, at))
-    if event.step > live.step:
+    newer = event.step > live.step
+    if newer:
         live = replace(live, step=event.step, trained=event.step - live.chosen.step, stepped_at=ctx.now)
-    if event.step and event.age is not None:
+    # a line from the future, of a clock that was set back since, is life only as long as it is news
+    if event.step and event.age is not None and (newer or event.age >= 0.0):
         live = replace(live, progress_at=max(live.progress_at, min(ctx.now, ctx.now - event.age)))
     after, more = _judge(replace(state, live=live, ledger=ledger), ctx)
     return after, (*actions, *more)

@@ -129,6 +129,17 @@ def test_steps_on_disk_are_signs_of_life() -> None:
     assert state.why == "hung"
 
 
+def test_a_line_from_the_future_is_a_sign_of_life_once() -> None:
+    """Where the clock was set back, a worker that is silent since is not taken to live until it has caught up."""
+    state: State = running(progress_at=0.0, sealed_at=1800.0, step=5)
+    state, _ = judged(state, ev.Looked(90, -86_400.0, None, None), 1801.0)
+    assert isinstance(state, Running), "that it came so far is news"
+    state = replace(state, live=replace(state.live, sealed_at=3601.0))
+    state, _ = judged(state, ev.Looked(90, -84_599.0, None, None), 3602.0)
+    assert isinstance(state, Stopping)
+    assert state.why == "hung"
+
+
 def test_a_generation_on_disk_is_a_seal() -> None:
     """One whose message was lost keeps the worker from being asked; heard of later, it is no second one."""
     seal = ev.Sealed("step-000000090.a0001", 90, 10, 0.1)
