@@ -31,9 +31,27 @@ def left_beside(path: Path) -> list[Path]:
 
 
 def is_stale(path: Path) -> bool:
-    """Whether nobody has written for long: to a file, or to a folder and what is in it. OSError where it is gone."""
+    """Whether nobody has written for long: to a file, or to a folder and what is in it. OSError where it is gone.
+
+    By the file system's own clock, since a file server's may be another than ours. What lies as far ahead of it is of
+    a clock that was set back, and nobody's either.
+    """
     found = path.lstat()
     newest = found.st_mtime
     if stat.S_ISDIR(found.st_mode):
         newest = max([newest, *(entry.lstat().st_mtime for entry in path.iterdir())])
-    return time.time() - newest > STALE
+    return abs(time.time() - newest) > STALE and abs(_clock_of(path.parent) - newest) > STALE
+
+
+def _clock_of(folder: Path) -> float:
+    """What a file that is made there is dated; by our own clock where none can be."""
+    made = folder / f"{TEMPORARY}clock-{os.urandom(6).hex()}"
+    try:
+        fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return time.time()
+    try:
+        return os.fstat(fd).st_mtime
+    finally:
+        os.close(fd)
+        os.unlink(made)

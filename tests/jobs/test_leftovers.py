@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast_jobs import leftovers
 from outlast_jobs.leftovers import STALE, clear_beside, is_stale
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.sidecar import digest_file, publish
@@ -48,6 +49,31 @@ def test_a_folder_is_old_when_all_in_it_is(tmp_path: Path) -> None:
     aged(folder)
     clear_beside(tmp_path / "step-1")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("skew", [-86_400.0, 86_400.0])
+def test_age_is_told_by_the_file_systems_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew: float
+) -> None:
+    """On a host whose clock is a day off nothing that is being written is removed, and no file is left by looking."""
+    run = RunDirectory(tmp_path)
+    run.create()
+    young = tmp_path / ".tmp-job.yaml-0123456789ab"
+    young.write_bytes(b"x")
+    before = sorted(tmp_path.iterdir())
+    real = time.time
+    monkeypatch.setattr(leftovers.time, "time", lambda: real() + skew)
+    assert run.sweep() == []
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_lies_in_the_future_is_nobodys(tmp_path: Path) -> None:
+    """A leftover of a clock that was a day ahead and was set back is removed as any other."""
+    left, ahead = tmp_path / ".tmp-ckpt.pt-0123456789ab", time.time() + 86_400
+    left.write_bytes(b"x")
+    os.utime(left, (ahead, ahead))
+    clear_beside(tmp_path / "ckpt.pt")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_link_is_removed_and_not_followed(tmp_path: Path) -> None:
