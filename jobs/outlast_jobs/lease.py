@@ -75,6 +75,14 @@ class LeaseBusy(Struct, frozen=True):
     holder: Holder | None
     free_in: float | None
     """Seconds after which it is stale if nothing is heard; None for a holder that is seen to live."""
+    heard: tuple[int, float] | None = None
+    """The number of its file and the time of the last heartbeat, as last seen."""
+    since: float = 0.0
+    """When that was seen first, in seconds of this host's own clock."""
+
+    def silent(self, seen: _Seen | None, now: float) -> bool:
+        """Whether nothing was heard for long while it was watched: that is dead whatever the clocks of others say."""
+        return seen is not None and self.heard == (seen.number, seen.heard) and now - self.since >= STALE
 
 
 class _Seen(Struct, frozen=True):
@@ -98,16 +106,22 @@ class Lease:
         self._renewed = renewed
 
     @classmethod
-    def acquire(cls, folder: Path, holder: Holder) -> Lease | LeaseBusy:
-        """Take the lease if it is free or stale; exactly one of several that try at once gets it."""
+    def acquire(cls, folder: Path, holder: Holder, before: LeaseBusy | None = None) -> Lease | LeaseBusy:
+        """Take the lease if it is free or stale; exactly one of several that try at once gets it.
+
+        ``before`` is the answer to an earlier try: a heartbeat that stands still is stale though it lies in the
+        future, as where the file server's clock was set back.
+        """
         for _ in range(_TRIES):
-            seen = _look(folder)
-            if (busy := _plainly_busy(seen)) is not None:
-                return busy
             begun = _now()
+            seen = _look(folder)
+            if seen is not None and not seen.alive and before is not None and before.silent(seen, begun):
+                seen = msgspec.structs.replace(seen, free=True)
+            if (busy := _plainly_busy(seen)) is not None:
+                return _watched(busy, seen, before, begun)
             taken = _take(folder, holder, seen)
             if isinstance(taken, LeaseBusy):
-                return taken
+                return _watched(taken, seen, before, begun)
             if taken is not None:
                 return cls(folder, holder, *taken, begun)
         return LeaseBusy(None, STALE)  # others are forever quicker: one of them has it
@@ -170,6 +184,13 @@ def _plainly_busy(seen: _Seen | None) -> LeaseBusy | None:
         return LeaseBusy(seen.holder, None)
     age = time.time() - seen.heard
     return LeaseBusy(seen.holder, STALE - max(age, 0.0)) if -_SKEW <= age < STALE else None
+
+
+def _watched(busy: LeaseBusy, seen: _Seen | None, before: LeaseBusy | None, now: float) -> LeaseBusy:
+    """The answer, with what has been seen since when."""
+    heard = (seen.number, seen.heard) if seen is not None else None
+    since = before.since if before is not None and before.heard == heard else now
+    return msgspec.structs.replace(busy, heard=heard, since=since)
 
 
 def _take(folder: Path, holder: Holder, seen: _Seen | None) -> tuple[int, int] | LeaseBusy | None:

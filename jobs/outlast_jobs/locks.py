@@ -58,6 +58,7 @@ class RunLock:
         self._run = run
         self._fd = -1
         self._lease: Lease | None = None
+        self._before: LeaseBusy | None = None  # what an earlier try found
         self._token = ""
         self.exclusion = "not held"
 
@@ -142,8 +143,9 @@ class RunLock:
             known = read_holder(self._run) if doubt else None
             if known is not None and known.alive():  # it got flock where we did not
                 return Busy(str(self._run.path), known)
-            taken = Lease.acquire(self._run.path, holder)
+            taken = Lease.acquire(self._run.path, holder, self._before)
             if isinstance(taken, LeaseBusy):
+                self._before = taken
                 return Busy(str(self._run.path), taken.holder, taken.free_in)
             self._lease = taken
             exclusion = (

@@ -168,3 +168,28 @@ def test_a_link_that_was_made_but_reported_as_failed_counts(
 
     monkeypatch.setattr(os, "link", twice)
     assert isinstance(Lease.acquire(tmp_path, Holder.current()), Lease)
+
+
+def test_a_heartbeat_that_stands_still_is_stale_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a server's clock was set back a year a dead host's run is free once it was watched for a minute."""
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(lease_module, "_now", lambda: now)
+    held = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    assert isinstance(held, Lease)
+    held.close()
+    year = 365 * 86_400.0
+    _age(tmp_path, -year)
+    first = Lease.acquire(tmp_path, Holder.current())
+    assert isinstance(first, LeaseBusy)
+    monkeypatch.setattr(lease_module, "_now", lambda: now + STALE - 1)
+    early = Lease.acquire(tmp_path, Holder.current(), first)
+    assert isinstance(early, LeaseBusy)
+    monkeypatch.setattr(lease_module, "_now", lambda: now + STALE)
+    assert isinstance(Lease.acquire(tmp_path, Holder.current()), LeaseBusy), "nobody has watched it"
+    _age(tmp_path, -year + 10)
+    beaten = Lease.acquire(tmp_path, Holder.current(), early)
+    assert isinstance(beaten, LeaseBusy), "it was heard meanwhile"
+    monkeypatch.setattr(lease_module, "_now", lambda: now + 2 * STALE)
+    assert isinstance(Lease.acquire(tmp_path, Holder.current(), beaten), Lease)

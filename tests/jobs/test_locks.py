@@ -338,6 +338,28 @@ def test_where_locks_are_doubted_both_lines_are_held(
     assert lease_heard(run) is None
 
 
+def test_who_waited_out_a_lease_from_the_future_has_the_run(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead host's heartbeat that lies a day ahead keeps a start waiting for a minute, and not for the day."""
+    from outlast_jobs import lease, locks
+    from outlast_jobs.filesystem import Filesystem
+
+    monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
+    other = Lease.acquire(run.path, _elsewhere(Holder.current()))
+    assert isinstance(other, Lease)
+    _age(run.path, -86_400.0)
+    lock = RunLock(run)
+    busy = lock.acquire()
+    assert isinstance(busy, Busy)
+    assert busy.free_in is not None
+    later = lease._now() + busy.free_in
+    monkeypatch.setattr(lease, "_now", lambda: later)
+    assert isinstance(lock.acquire(), Held)
+    assert other.renew() is False
+    lock.release()
+
+
 def test_one_that_got_flock_keeps_out_one_that_did_not(run: RunDirectory) -> None:
     """Where flock fails only for the second, the living holder that signed the lock is still seen."""
     lock = RunLock(run)
