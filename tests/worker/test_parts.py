@@ -173,6 +173,18 @@ def test_another_order_of_parameters_is_refused() -> None:
         Parts({"model": net, "optimizer": other}).restore(through(trees), kinds)
 
 
+class _Plain(np.random.PCG64):
+    """Pickled as numpy 1.26 does it: without the seed sequence."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (), self.state
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, dict):
+            raise TypeError("state must be a dict")
+        self.state = state
+
+
 GENERATORS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any]]] = {
     "PCG64": (np.random.default_rng, lambda g: (g.random(3).tolist(), g.integers(9), g.normal())),
     "PCG64DXSM": (lambda s: np.random.Generator(np.random.PCG64DXSM(s)), lambda g: g.random(3).tolist()),
@@ -181,6 +193,10 @@ GENERATORS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any]]] = {
     "SFC64": (lambda s: np.random.Generator(np.random.SFC64(s)), lambda g: g.random(3).tolist()),
     "half a word": (np.random.default_rng, lambda g: g.integers(0, 9, dtype=np.uint32)),
     "spawning": (np.random.default_rng, lambda g: [child.random() for child in g.spawn(2)]),
+    "numpy 1.26": (
+        lambda s: np.random.Generator(_Plain(s)),
+        lambda g: [g.random(), *(child.random() for child in g.spawn(2))],
+    ),
     "RandomState": (np.random.RandomState, lambda g: (g.randn(), g.rand())),
     "random.Random": (random.Random, lambda g: (g.gauss(0, 1), g.random(), g.randrange(99))),
     "torch.Generator": (

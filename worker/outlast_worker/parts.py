@@ -197,9 +197,14 @@ def _restore_numpy(generator: np.random.Generator, tree: dict[str, Any]) -> None
     state, spawning = tree["bit_generator"], tree["seed_sequence"]
     if spawning is None:
         bits.state = state
-    else:
-        # the same call by which pickle brings back both
-        bits.__setstate__((state, np.random.SeedSequence(**spawning)))
+        return
+    seeds = np.random.SeedSequence(**spawning)
+    if type(bits.__reduce__()[2]) is tuple:  # the call by which pickle brings back both
+        bits.__setstate__((state, seeds))
+        return
+    # numpy 1.26 pickles the state alone, and nothing but a new bit generator has another seed sequence
+    np.random.Generator.__init__(generator, type(bits)(seeds))
+    generator.bit_generator.state = state
 
 
 def _restore_random(generator: random.Random, state: Any) -> None:
