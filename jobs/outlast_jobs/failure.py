@@ -13,6 +13,9 @@ MESSAGE_LIMIT = 500
 NO_THREAD = "can't start new thread"
 """What Python says in a RuntimeError at the limit of processes, which may pass as a lack of memory may."""
 _NO_MEMORY = "allocate memory"
+_OUTSIDE = (_NO_MEMORY, "allocate shared memory", "is killed by signal", "exited unexpectedly")
+"""Of /dev/shm, and of a loader process: a RuntimeError of torch's as well."""
+_GAP = " […] "
 
 
 class Signature(Struct, frozen=True):
@@ -48,7 +51,7 @@ class Failure(Struct, frozen=True):
     @property
     def of_memory(self) -> bool:
         """Whether this machine's memory was short, or a limit on it (``ulimit -v``) was reached."""
-        return self.exception == "MemoryError" or says_no_memory(self.message)
+        return self.exception == "MemoryError" or _NO_MEMORY in self.message
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Failure:
@@ -69,16 +72,24 @@ _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?$")
 _PREFIX = re.compile(r"\[(?:default|rank)\d+\]:\s?")  # torchrun and torch put the rank before every line
 
 
-def says_no_memory(message: str) -> bool:
-    """Whether a message is of memory that was refused: torch says so in a RuntimeError."""
-    return _NO_MEMORY in message
+def says_passing(message: str) -> bool:
+    """Whether a message is of what the system refused or ended, whatever the kind of the exception."""
+    return message == NO_THREAD or any(words in message for words in _OUTSIDE)
+
+
+def shortened(message: str) -> str:
+    """Its beginning and its end: what a loader process died of, torch says last."""
+    if len(message) <= MESSAGE_LIMIT:
+        return message
+    head = (MESSAGE_LIMIT - len(_GAP)) // 2
+    return message[:head] + _GAP + message[len(_GAP) + head - MESSAGE_LIMIT :]
 
 
 def _is_passing(exception: str, message: str) -> bool:
     """By name only, since a log has no class: the builtin families, and torch's own out-of-memory error."""
     name = exception.rsplit(".", 1)[-1]
     found = getattr(builtins, name, None)
-    if message == NO_THREAD or says_no_memory(message):
+    if says_passing(message):
         return True
     if isinstance(found, type):
         return issubclass(found, (OSError, MemoryError))

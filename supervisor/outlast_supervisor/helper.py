@@ -38,8 +38,8 @@ class Helper:
         if start_thread(self._work, name) is None:
             raise NoThread(
                 errno.EAGAIN,
-                "cannot start a thread: there are as many processes and threads as may be; "
-                "raise the limit (ulimit -u, or pids.max of the control group), or end what uses it up",
+                "cannot start a thread: there are as many processes and threads as may be, or no memory for one "
+                "more; raise the limit (ulimit -u or -v, or pids.max of the control group), or end what uses it up",
             )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from outlast_jobs.failure import MESSAGE_LIMIT
 from outlast_worker.failing import failure
 from outlast_worker.parts import PartError, Parts
 
@@ -50,8 +51,29 @@ def test_a_part_that_fails_to_load_is_told_by_the_scripts_own_line() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), OSError(5, "I/O error"), ConnectionResetError(), RuntimeError("can't start new thread")],
+    [
+        MemoryError(),
+        OSError(5, "I/O error"),
+        ConnectionResetError(),
+        RuntimeError("can't start new thread"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"),
+        RuntimeError(
+            "Caught RuntimeError in DataLoader worker process 0.\n unable to allocate shared memory(shm)"
+        ),
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that"),
+        RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"),
+    ],
 )
 def test_trouble_that_may_pass_may_pass_in_a_restore_too(error: Exception) -> None:
     """Memory that is still taken, or storage that fails, while a part is restored is not deterministic."""
     assert failure(raised_in_restore(error), 5, "restore")["passing"]
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+    """What went wrong in a loader process stands below its traceback."""
+    text = "Caught RuntimeError in DataLoader worker process 0." + "x" * 5000 + "No space left on device (28)"
+    kept = failure(RuntimeError(text), 5, "train")["message"]
+    assert len(kept) == MESSAGE_LIMIT
+    assert kept.startswith("Caught RuntimeError in DataLoader worker process 0.")
+    assert kept.endswith("No space left on device (28)")
+    assert failure(RuntimeError("short"), 5, "train")["message"] == "short"

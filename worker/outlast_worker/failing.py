@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-from outlast_jobs.failure import NO_THREAD, says_no_memory
-
-MESSAGE_LIMIT = 500
+from outlast_jobs.failure import says_passing, shortened
 
 # What storage, the network, memory or a person did may go away by itself; it never counts as deterministic.
 _PASSING = (OSError, ConnectionError, MemoryError, torch.OutOfMemoryError, KeyboardInterrupt)
@@ -24,11 +22,11 @@ def failure(error: BaseException, step: int, phase: str) -> dict[str, Any]:
     origin = _origin(error)
     return {
         "exception": _exception_name(error),
-        "message": str(error)[:MESSAGE_LIMIT],
+        "message": shortened(str(error)),
         "where": _where(origin),
         "step": step,
         "phase": phase,
-        "passing": isinstance(origin, _PASSING) or str(origin) == NO_THREAD or says_no_memory(str(origin)),
+        "passing": isinstance(origin, _PASSING) or says_passing(str(origin)),
     }
 
 
