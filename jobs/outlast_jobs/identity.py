@@ -11,14 +11,25 @@ from pathlib import Path
 from msgspec import Struct
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_UNKNOWN = "unknown"  # the boot, where a sandbox hides its id
 _DEAD_STATES = frozenset("ZXx")
 _BLIND = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 
 
 @cache
 def boot_id() -> str:
-    """The id of this boot, as a UUID; another one after every reboot of this host."""
-    return _BOOT_ID.read_text(encoding="ascii").strip()
+    """The id of this boot, as a UUID; another one after every reboot of this host. "unknown" where it is hidden."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii", errors="replace").strip() or _UNKNOWN
+    except OSError as error:
+        if is_blind(error):
+            raise
+        return _UNKNOWN
+
+
+def is_this_boot(boot: str) -> bool:
+    """Whether a recorded boot is known to be the one of this host now."""
+    return boot == boot_id() != _UNKNOWN
 
 
 def hostname() -> str:

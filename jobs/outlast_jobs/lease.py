@@ -23,7 +23,7 @@ from msgspec import Struct
 from outlast_jobs import durable, safejson
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import IntegrityError
-from outlast_jobs.identity import ProcessIdentity, boot_id, hostname
+from outlast_jobs.identity import ProcessIdentity, hostname, is_this_boot
 
 HEARTBEAT = 10.0
 """Seconds between two renewals."""
@@ -59,7 +59,7 @@ class Holder(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.LOCK):
     @property
     def known_here(self) -> bool:
         """Whether it can be seen from here if the holder lives: same boot, same pid namespace."""
-        return self.identity.boot == boot_id() and self.namespace == _namespace()
+        return is_this_boot(self.identity.boot) and self.namespace == _namespace()
 
     def alive(self) -> bool | None:
         """Whether the holder lives; None where that can't be seen, from here or now."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from outlast_jobs.identity import ProcessIdentity, boot_id, hostname
+from outlast_jobs.identity import ProcessIdentity, hostname, is_this_boot
 from outlast_jobs.locks import lease_heard, read_holder
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor.views import SILENT, ended
@@ -24,7 +24,7 @@ def supervisor_alive(run: RunDirectory, status: Mapping[str, Any] | None) -> boo
     except ValueError:
         return None
     # Hosts may share a name, as containers and cloned images do; then another boot says nothing of life.
-    return process.alive() if process.boot == boot_id() else None
+    return process.alive() if is_this_boot(process.boot) else None
 
 
 def is_supervised(run: RunDirectory, status: Mapping[str, Any] | None) -> bool:

@@ -58,6 +58,10 @@ def supervise(options: RunOptions) -> int:
         print(f"outlast: {error.strerror}", file=sys.stderr)
         return ExitCode.CANNOT_WRITE
     except OSError as error:
+        if str(error.filename).startswith("/proc/"):
+            text = f'cannot look at "{error.filename}": {error.strerror}; outlast needs /proc: mount it'
+            print(f"outlast: {text}", file=sys.stderr)
+            return ExitCode.CANNOT_WRITE
         where = f' "{error.filename}"' if error.filename else ""
         print(
             f"outlast: cannot write the run directory{where}: {error.strerror or error}; {_cure(error)}",

@@ -101,3 +101,16 @@ def test_a_removed_run_directory_ends_the_run_for_good(make_run: MakeRun, tmp_pa
     shutil.rmtree(run.directory.path)
     assert supervisor.wait() == 73
     assert "removed or moved away" in supervisor.output
+
+
+@needs_mounts
+def test_what_is_missing_of_proc_is_told_or_done_without(make_run: MakeRun) -> None:
+    """Without /proc nothing is started, and that is what is said; without the boot's id the run is carried."""
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"']
+    run = make_run(bare(["true"]))
+    refused = run.start(wrapper=[*hidden, "/proc"])
+    assert refused.wait() == 73
+    assert "outlast needs /proc: mount it" in refused.output
+    carried = run.start(wrapper=[*hidden, "/proc/sys"])
+    assert carried.wait() == 0, run.report()
+    assert run.attempts() == [1]

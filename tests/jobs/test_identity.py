@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from tests.shortage import no_more_files
 
+from outlast_jobs import identity
 from outlast_jobs.identity import ProcessIdentity, boot_id, hostname
 from outlast_jobs.lease import Holder
 
@@ -37,6 +39,28 @@ def test_a_reused_pid_is_another_process() -> None:
     finally:
         innocent.kill()
         innocent.wait()
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_boot_without_an_id_is_known_to_be_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    """Where a sandbox hides the id processes are told apart, and no other host's is taken for dead or alive."""
+    hidden = tmp_path / "boot_id"
+    if content is not None:
+        hidden.write_text(content)
+    monkeypatch.setattr(identity, "_BOOT_ID", hidden)
+    boot_id.cache_clear()
+    try:
+        own, holder = ProcessIdentity.current(), Holder.current()
+        assert own.alive()
+        assert ProcessIdentity.parse(str(own)) == own
+        assert not replace(own, start=own.start - 1).alive()
+        assert holder.alive() is None
+    finally:
+        monkeypatch.undo()
+        boot_id.cache_clear()
+    assert holder.alive() is None
 
 
 def test_a_zombie_is_dead() -> None:
