@@ -15,7 +15,7 @@ from outlast_worker.digest import first_difference, state_sha256
 from outlast_worker.optimizers import parameter_names
 from outlast_worker.parts import PartError, Parts
 from outlast_worker.ptfile import load_pt, stream
-from outlast_worker.typewalk import loadable, original
+from outlast_worker.typewalk import NotLoadable, loadable, original
 
 S = torch.optim.lr_scheduler
 
@@ -285,6 +285,27 @@ def test_a_module_that_drops_state_is_found_out() -> None:
     trees, kinds = Parts({"model": Forgetful(2, 2)}).capture()
     with pytest.raises(PartError, match=r"is not what was saved after its restore: bias"):
         Parts({"model": Forgetful(2, 2)}).restore(through(trees), kinds)
+
+
+def test_a_buffer_into_which_nothing_can_be_loaded_is_named_before_the_training() -> None:
+    """A buffer made by expand is refused by its name; one that isn't saved, or whose module loads it itself, isn't."""
+
+    class Table(torch.nn.Module):
+        def __init__(self, *, persistent: bool = True) -> None:
+            super().__init__()
+            self.register_buffer("one", torch.ones(1, 3).expand(1, 3))
+            self.register_buffer("table", torch.ones(1, 3).expand(2, 3), persistent=persistent)
+
+    class Own(Table):
+        def _load_from_state_dict(self, *_: Any) -> None:
+            pass
+
+    trees, kinds = Parts({"model": Table()}).capture()
+    with pytest.raises(PartError, match="single memory location"):
+        Parts({"model": Table()}).restore(through(trees), kinds)
+    with pytest.raises(NotLoadable, match=r"model/1\.table: torch.Tensor: its elements share memory"):
+        Parts({"model": torch.nn.Sequential(torch.nn.Linear(1, 1), Table())}).check()
+    Parts({"model": torch.nn.ModuleList([Table(persistent=False), Own()])}).check()
 
 
 def test_shape_and_name_mismatches_are_refused() -> None:

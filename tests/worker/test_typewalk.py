@@ -124,6 +124,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "sparse": (lambda: torch.eye(2).to_sparse(), "torch.Tensor: the layout torch.sparse_coo"),
     "csr": (lambda: torch.eye(2).to_sparse_csr(), "torch.Tensor: the layout torch.sparse_csr"),
     "meta": (lambda: torch.empty(2, device="meta"), "torch.Tensor: it lies on the meta device"),
+    "lazy": (
+        lambda: torch.nn.LazyLinear(2).weight,
+        "torch.nn.parameter.UninitializedParameter: it has no shape",
+    ),
     "freed": (lambda: resized(torch.ones(2, 3), 0), "torch.Tensor: its storage was made too small"),
     "a byte less": (
         lambda: resized(torch.ones(2, 3).t(), 23),

@@ -266,6 +266,7 @@ class Checkpointer:
             drift += self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
         # What would be saved and never loaded again is said now, not at the first save or the next start.
         check_state(self._state.capture())
+        self._state.parts.check()
         what = Descriptions(
             fingerprint=fingerprint(),
             code=code_identity(getattr(sys.modules.get("__main__"), "__file__", None)),

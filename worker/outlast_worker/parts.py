@@ -14,7 +14,7 @@ import torch
 
 from outlast_worker import optimizers
 from outlast_worker.digest import OPTIMIZER, first_difference
-from outlast_worker.typewalk import kind_name
+from outlast_worker.typewalk import NotLoadable, kind_name
 
 STATEFUL = "stateful"
 
@@ -78,6 +78,23 @@ class Parts:
                         f"is this {type(value).__name__} of the class that was saved, and made as it was?",
                     )
         return drift
+
+    def check(self) -> None:
+        """Raise NotLoadable for what a module's own ``load_state_dict`` could never put back."""
+        for part, whole in self._modules().items():
+            for path, module in whole.named_modules():
+                if type(module)._load_from_state_dict is not torch.nn.Module._load_from_state_dict:
+                    continue  # it may know how
+                parameters, buffers = (
+                    module.named_parameters(recurse=False),
+                    module.named_buffers(recurse=False),
+                )
+                for name, value in (*parameters, *buffers):
+                    if name not in module._non_persistent_buffers_set and _overlaps(value):
+                        why = (
+                            "its elements share memory (expand), and torch loads nothing into such; clone it"
+                        )
+                        raise NotLoadable(f"{part}/{path + '.' if path else ''}{name}", kind_name(value), why)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those among them that are torch's."""
@@ -152,6 +169,12 @@ def _restore_stateful(value: Any, tree: Any) -> None:
     made_there = any(isinstance(tensor, torch.Tensor) and tensor.is_inference() for tensor in tensors)
     with torch.inference_mode() if made_there else contextlib.nullcontext():
         value.load_state_dict(_own_containers(tree))
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided:
+        return False
+    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _without_added(saved: Any, now: Any) -> tuple[Any, set[str]]:

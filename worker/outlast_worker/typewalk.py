@@ -100,6 +100,8 @@ def check_tensor(value: torch.Tensor, path: str) -> None:
     """Raise NotLoadable unless the tensor is a plain dense one, whose values a file can hold."""
     kind = kind_name(value)
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        if torch.nn.parameter.is_lazy(value):
+            raise NotLoadable(path, kind, "it has no shape yet; have the model see a batch before")
         raise NotLoadable(path, kind, "tensor subclasses are not saved; keep a plain tensor there")
     if value.is_nested:
         raise NotLoadable(path, kind, "nested tensors are not saved; keep their padded or listed form there")
