@@ -32,6 +32,7 @@ STALE = 60.0
 _SKEW = 5.0  # a heartbeat further in the future than this tells of differing clocks, not of a live holder
 _TRIES = 16
 _LIMIT = 16 * 1024
+_FIRST_TIME = "time:[4026531834]"  # PROC_TIME_INIT_INO of the kernel's proc_ns.h
 _NAME = re.compile(r"lease-(\d{6}|[1-9]\d{6,})")
 _RELEASED = b"released\n"
 _NO_LINKS = frozenset([errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL])
@@ -42,7 +43,7 @@ class Holder(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.LOCK):
 
     host: str
     process: str  # a ProcessIdentity
-    namespace: str  # of pids; a pid says nothing in another container of the same host
+    namespace: str  # a pid says nothing in another container of the same host
     since: float
     token: str
 
@@ -287,10 +288,19 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _namespace() -> str:
+    """Of pids, and of time where that is one of its own: the kernel then tells another start of each process."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return f"{os.readlink('/proc/self/ns/pid')}{_time_namespace()}"
     except OSError:
         return ""
+
+
+def _time_namespace() -> str:
+    try:
+        found = os.readlink("/proc/self/ns/time")
+    except OSError:  # an older kernel
+        return ""
+    return "" if found == _FIRST_TIME else f" {found}"
 
 
 def _now() -> float:

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.e2e.bare import in_namespace
 from tests.shortage import no_more_files
 
 from outlast_jobs import identity
@@ -113,3 +115,20 @@ def test_what_cannot_be_looked_at_is_not_dead() -> None:
             ProcessIdentity.seen(own.pid)
     assert (alive, found) == (None, None)
     assert (holder.alive(), ProcessIdentity.seen(own.pid)) == (True, own)
+
+
+OTHER_TIME = ["unshare", "--time", "--boottime", "1000", "--fork", "--kill-child"]
+
+
+@pytest.mark.skipif(not in_namespace(*OTHER_TIME[1:]), reason="needs the right to make a time namespace")
+def test_a_holder_of_another_time_namespace_is_neither_dead_nor_alive() -> None:
+    """There the kernel tells another start of the same process: what it says of itself says nothing here."""
+    code = "from outlast_jobs.lease import *; print(msgspec.json.encode(Holder.current()).decode(), flush=True)"
+    words = [*OTHER_TIME, sys.executable, "-c", f"{code}; input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        holder = msgspec.json.decode(process.stdout.readline(), type=Holder)
+        assert not holder.identity.alive(), "this test needs them to differ"
+        assert holder.alive() is None
+        process.communicate(b"\n")
+    assert Holder.current().alive()
