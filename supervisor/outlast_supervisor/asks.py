@@ -31,6 +31,7 @@ SIGNALS = (
     signal.SIGQUIT,
     signal.SIGUSR1,
     signal.SIGUSR2,
+    signal.SIGXCPU,
     signal.SIGTSTP,
     signal.SIGCONT,
 )
@@ -84,7 +85,7 @@ class Asks:
             self._carrier.signal_trainers("stacks")
         elif number == signal.SIGTSTP:
             self._stand_still()
-        elif number in (signal.SIGTERM, signal.SIGQUIT):
+        elif number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGXCPU):
             self._loop.post(ev.Notice(name))
         elif number == signal.SIGUSR1:
             self.on_warned(name)

@@ -16,8 +16,9 @@ _KEPT = (
     signal.SIGQUIT,
     signal.SIGUSR1,
     signal.SIGUSR2,
+    signal.SIGXCPU,
 )
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
 _LOOK = 0.1  # seconds: a signal ends no sleep
 _MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # nohup, and a shell's `&`, ask for that
 

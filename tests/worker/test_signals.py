@@ -38,6 +38,23 @@ def test_fifty_stops_are_one_flag_and_a_count(signals: Signals) -> None:
     assert not signals.save_requested
 
 
+def test_a_soft_limit_on_processor_time_is_a_stop(signals: Signals) -> None:
+    """SIGXCPU stops the training as SIGTERM does, unless the script has a handler for it, which stays."""
+    signals.install()
+    os.kill(os.getpid(), signal.SIGXCPU)
+    assert (signals.stops, signals.stopped_by) == (1, signal.SIGXCPU)
+    signals.uninstall()
+    assert signal.getsignal(signal.SIGXCPU) is signal.SIG_DFL
+    own: list[int] = []
+    before = signal.signal(signal.SIGXCPU, lambda number, frame: own.append(number))
+    try:
+        signals.install()
+        os.kill(os.getpid(), signal.SIGXCPU)
+        assert (signals.stops, own) == (1, [signal.SIGXCPU])
+    finally:
+        signal.signal(signal.SIGXCPU, before)
+
+
 def test_a_request_is_answered_once(signals: Signals) -> None:
     """A save answers all requests before it, and none after it."""
     signals.install()

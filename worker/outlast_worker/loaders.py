@@ -23,7 +23,7 @@ import torch.utils.data
 from outlast_jobs.contract import Env
 from outlast_worker.scratch import make_temp_dir
 
-_SHIELDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_SHIELDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 2.0  # bounds every wait for a process or thread that was told to end
 

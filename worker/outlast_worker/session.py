@@ -187,7 +187,7 @@ class Session:
         """Why to stop at the next boundary; many signals are one reason."""
         if count := self.signals.stops:
             times = f" (received {count} times)" if count > 1 else ""
-            return f"{self.signals.names.stop.name}{times}"
+            return f"{self.signals.stopped_by.name}{times}"
         return "the supervisor is gone" if self.guardian.gone() else None
 
     def carry_out(

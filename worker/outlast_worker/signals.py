@@ -44,6 +44,8 @@ class Signals:
         self.names = names or SignalNames.from_env()
         self.stops = 0
         """Stop signals received so far: one save answers them all."""
+        self.stopped_by = self.names.stop
+        """The first of them."""
         self.saves = 0
         self._answered = 0
         self._owner = os.getpid()
@@ -73,6 +75,9 @@ class Signals:
         names = self.names
         self._previous[names.save] = signal.signal(names.save, self._handler(self._on_save))
         self._previous[names.stop] = signal.signal(names.stop, self._handler(self._on_stop))
+        # of a soft limit (ulimit -t), whose hard one follows
+        if signal.getsignal(signal.SIGXCPU) is signal.SIG_DFL:
+            self._previous[signal.SIGXCPU] = signal.signal(signal.SIGXCPU, self._handler(self._on_limit))
         atexit.register(self._at_exit)
         faulthandler.register(names.stacks, file=_STDERR, all_threads=True, chain=False)
         # In this order, since a save asked for while torch was being imported arrives at once.
@@ -88,7 +93,7 @@ class Signals:
 
     def ignore(self) -> None:
         """Heed no more: the last word is said, and a signal during the exit must not turn it into a death."""
-        for number in (self.names.save, self.names.stop):
+        for number in {self.names.save, self.names.stop, *self._previous}:
             signal.signal(number, signal.SIG_IGN)
 
     def _at_exit(self) -> None:
@@ -100,6 +105,11 @@ class Signals:
         self.saves += 1
 
     def _on_stop(self) -> None:
+        self.stops += 1
+
+    def _on_limit(self) -> None:
+        if not self.stops:
+            self.stopped_by = signal.SIGXCPU
         self.stops += 1
 
     def _handler(self, note: Callable[[], None]) -> Callable[[int, FrameType | None], None]:

@@ -31,7 +31,7 @@ LEAST = 0.1  # seconds between two looks, however much happens in the folder
 FIRST = 5.0  # seconds after which the first plan is made even if a file is still being written
 STUCK = 10.0  # seconds for a look, which takes milliseconds
 LAST_WAIT = 3.0  # seconds for the last word on a dead disk
-_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
 _LOOKS = (signal.SIGUSR1, signal.SIGHUP)
 _SIGNALS = (*_ENDS, *_LOOKS, signal.SIGUSR2, signal.SIGCHLD)
 

@@ -23,7 +23,15 @@ EVERY = "OUTLAST_NOTICES_EVERY"
 """Environment variable: seconds between two looks, in place of what each vendor recommends."""
 TELL_AFTER = 3  # looks in vain before it is told: one alone happens anywhere
 LONGEST_PAUSE = 60.0  # seconds between looks at a service that has never answered: it is not there
-_UNHEARD = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_UNHEARD = {
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+}
 
 
 @dataclass(frozen=True)
