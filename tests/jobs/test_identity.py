@@ -123,7 +123,9 @@ OTHER_TIME = ["unshare", "--time", "--boottime", "1000", "--fork", "--kill-child
 @pytest.mark.skipif(not in_namespace(*OTHER_TIME[1:]), reason="needs the right to make a time namespace")
 def test_a_holder_of_another_time_namespace_is_neither_dead_nor_alive() -> None:
     """There the kernel tells another start of the same process: what it says of itself says nothing here."""
-    code = "from outlast_jobs.lease import *; print(msgspec.json.encode(Holder.current()).decode(), flush=True)"
+    code = (
+        "from outlast_jobs.lease import *; print(msgspec.json.encode(Holder.current()).decode(), flush=True)"
+    )
     words = [*OTHER_TIME, sys.executable, "-c", f"{code}; input()"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
