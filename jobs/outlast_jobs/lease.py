@@ -23,6 +23,7 @@ from msgspec import Struct
 from outlast_jobs import durable, safejson
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import IntegrityError
+from outlast_jobs.filesystem import filesystem_kind
 from outlast_jobs.identity import ProcessIdentity, hostname, is_this_boot
 
 HEARTBEAT = 10.0
@@ -68,6 +69,31 @@ class Holder(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.LOCK):
             return ProcessIdentity.seen(self.identity.pid) == self.identity if self.known_here else None
         except OSError:
             return None
+
+    def has(self, folder: Path) -> bool | None:
+        """The same, and that it has the run in this folder: not the one that this is a copy of."""
+        alive = self.alive()
+        return False if alive and self._works_elsewhere(folder / "lock") else alive
+
+    def _works_elsewhere(self, lock: Path) -> bool:
+        """Whether the lock that it has open is certainly another file than this one."""
+        others: list[os.stat_result] = []
+        try:
+            ours = os.stat(lock, follow_symlinks=False)
+            for fd in os.listdir(folder := f"/proc/{self.identity.pid}/fd"):
+                name = ""
+                with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                    name = os.readlink(f"{folder}/{fd}").rpartition("/")[2]
+                if name == lock.name:
+                    others.append(os.stat(f"{folder}/{fd}"))
+        except OSError:  # another user's, say
+            return False
+        if any(os.path.samestat(ours, other) for other in others):
+            return False
+        # of one device the number of an inode tells; two devices may be two mounts of one
+        return any(ours.st_dev == other.st_dev for other in others) or (
+            bool(others) and filesystem_kind(lock).trusted_locks
+        )
 
 
 class LeaseBusy(Struct, frozen=True):
@@ -255,7 +281,7 @@ def _look(folder: Path) -> _Seen | None:
             heard = os.stat(path, follow_symlinks=False).st_mtime
         except FileNotFoundError:
             continue  # a newer one has just taken its place
-        alive = holder.alive() if holder is not None else None
+        alive = holder.has(folder) if holder is not None else None
         return _Seen(number, holder, heard, free=released or alive is False, alive=alive is True)
     raise OSError(errno.EAGAIN, "the lease files change too fast to be looked at", str(folder))
 

@@ -16,7 +16,7 @@ def supervisor_alive(run: RunDirectory, status: Mapping[str, Any] | None) -> boo
     """Whether the supervisor that last had the run still lives; None where only another host could tell."""
     holder = read_holder(run)
     if holder is not None:
-        return holder.alive()
+        return holder.has(run.path)
     if status is None or status.get("host") != hostname():
         return None
     try:
