@@ -196,6 +196,15 @@ class History(msgspec.Struct, frozen=True):
         return newest if newest is not None and newest.outcome == VANISHED else None
 
     @property
+    def counted(self) -> Mapping[str, Any]:
+        """The counters to go on with. What vanished and sealed nothing may have been killed for memory, all of it."""
+        lost = self.vanished
+        return {
+            **(self.counters or {}),
+            **({"tight": True} if lost is not None and lost.step is None else {}),
+        }
+
+    @property
     def remembered(self) -> dict[str, Stats]:
         """Stats of the generations verified in full, as verification wants them."""
         return {name: verified.stats for name, verified in self.verified.items()}

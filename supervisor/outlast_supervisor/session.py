@@ -151,7 +151,7 @@ class Session:
         self._notices.want(self._job.notices, self._began)
         ledger = Ledger(
             attempt=max(self._known.highest_attempt, self._run.highest_attempt()),
-            counters=Counters.from_dict(self._known.counters or {}),
+            counters=Counters.from_dict(self._known.counted),
             verified=_newest(self._carrier.desk.remembered),
             resume=self._known.next_resume or "newest",
             past=self._known.past,
