@@ -102,7 +102,7 @@ def _without_tensors(component: Component) -> tuple[Component, dict[str, Any]]:
     """The component over nothing, and what it had found out about its tensors, which hangs on their facts alone."""
     for find_out in (component.storage, component.memory, component.places):  # now, for all saves to come
         find_out()
-    empty = torch.empty(0)
+    empty = torch.empty(0, device="cpu")
     members = tuple(Held(m.key, empty, m.reference, m.bucket) for m in component.members)
     found = {name: value for name, value in vars(component).items() if name.startswith("_")}
     return Component(members, component.size, component.copied), found

@@ -178,7 +178,7 @@ def _determinism() -> dict[str, Any]:
 
 
 def _flushes_denormals() -> bool:
-    return bool((torch.tensor([1e-310], dtype=torch.float64) * 1.0).item() == 0.0)
+    return bool((torch.tensor([1e-310], dtype=torch.float64, device="cpu") * 1.0).item() == 0.0)
 
 
 def _git_commit(folder: Path) -> str | None:

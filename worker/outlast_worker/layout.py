@@ -113,7 +113,7 @@ def _laid_out(storages: Sequence[Storage], order: Sequence[str]) -> Layout:
         tensor: torch.Tensor | None = None
         for view in storage.views:
             if tensor is None or not alone:  # tied ones are one object in the file, as they are in `content`
-                empty = torch.empty(0, dtype=view.dtype)
+                empty = torch.empty(0, dtype=view.dtype, device="cpu")
                 tensor = empty.set_(memory, view.offset, view.shape, view.stride)
             stand_ins[view.key] = tensor
             numbers[view.key] = number

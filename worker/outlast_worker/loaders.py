@@ -155,12 +155,13 @@ class Pool:
         others = set(multiprocessing.active_children())
         try:
             if loader.num_workers:
-                with shielded(start_method):
+                with shielded(start_method), _on_cpu():
                     self._iterator = iter(loader)
                     self._processes = _started(self._iterator, others)
                 _end_at_exit(self)
             else:
-                self._iterator = iter(loader)
+                with _on_cpu():
+                    self._iterator = iter(loader)
         except BaseException:
             if self._iterator is None:  # it failed half way: what had been started would wait for ever
                 _kill([child for child in multiprocessing.active_children() if child not in others])
@@ -187,6 +188,13 @@ class Pool:
     def __del__(self) -> None:
         if getattr(self, "_iterator", None) is not None:
             self.close()
+
+
+def _on_cpu() -> contextlib.AbstractContextManager[object]:
+    """Where torch's own draw from our generator is made, whatever `set_default_device` says."""
+    if torch.get_default_device().type == "cpu":
+        return contextlib.nullcontext()  # a context would be with the loader processes for good
+    return torch.device("cpu")
 
 
 def init_for(start_method: str, user: Callable[[int], object] | None) -> LoaderInit:

@@ -19,7 +19,7 @@ class Deferred:
     """A value on its way from a device. The copy is queued behind the work that computes it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._host = torch.empty((), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        self._host = torch.empty((), dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
         self._host.copy_(tensor.detach().reshape(()), non_blocking=tensor.is_cuda)
         self._copied: torch.cuda.Event | None = None
         if tensor.is_cuda:

@@ -222,7 +222,7 @@ def _room(length: int) -> tuple[torch.UntypedStorage, memoryview]:
     """Fresh memory for one tensor; it is given back when the last tensor in it goes."""
     if length < HUGE:
         storage = torch.UntypedStorage(length)
-        return storage, bytes_of(torch.empty(0, dtype=torch.uint8).set_(storage))
+        return storage, bytes_of(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
     try:
         # private: a loader process that is forked must not write into the trainer's memory
         memory = mmap.mmap(-1, length + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -137,7 +137,7 @@ def _reach(value: torch.Tensor) -> int:
 def _has_copies(dtype: torch.dtype) -> bool:
     """Whether torch can copy elements of this type; of some it knows little more than the name."""
     try:
-        torch.empty(4, dtype=dtype)[::2].clone()
+        torch.empty(4, dtype=dtype, device="cpu")[::2].clone()
     except (RuntimeError, NotImplementedError):
         return False
     return True
