@@ -48,6 +48,7 @@ class Deadlines:
         if before is not None and before[1] == nearest[1] and abs(before[0] - nearest[0]) < SAME:
             self._told = before
             return
-        self._launcher.deadline = time.time() + nearest[0] - time.monotonic()
-        self._note(journal.DEADLINE, {"at": self._launcher.deadline, "from": nearest[1]})
+        self._launcher.deadline = nearest[0]
+        at = time.time() + nearest[0] - time.monotonic()
+        self._note(journal.DEADLINE, {"at": at, "from": nearest[1]})
         self._post(ev.DeadlineKnown(nearest[0], nearest[1]))

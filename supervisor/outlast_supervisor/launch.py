@@ -56,7 +56,7 @@ class Launcher(Struct):
     signals: Signals | None = (
         None  # those that the running worker was told of; a reload changes the next one's
     )
-    deadline: float | None = None  # unix seconds
+    deadline: float | None = None  # on the monotonic clock
     in_slurm: bool = False  # its job section counts where it says the same as another
     _base: dict[str, str] = field(default_factory=dict)
     _made_for: Job | None = None
@@ -157,12 +157,13 @@ class Launcher(Struct):
             Env.NOTIFY_SOCKET: socket_path,
         }
         seconds = self.every_seconds()
+        left = None if self.deadline is None else self.deadline - time.monotonic()
         optional = {
             Env.RESUME: chosen.path if self.job.adopt is None else None,
             Env.SAVE_EVERY_STEPS: self.job.save.every_steps,
             Env.SAVE_EVERY_SECONDS: seconds,
             Env.LINK_UNCHANGED: "1" if self.job.save.link_unchanged else None,
-            Env.DEADLINE: self.deadline,
+            Env.DEADLINE: None if left is None else time.time() + left,
             Env.ALLOW_RNG_LOSS: "1" if self.allow_rng_loss else None,
         }
         if Env.DRILL in os.environ:

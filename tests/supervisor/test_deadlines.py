@@ -36,12 +36,13 @@ def test_the_nearest_counts() -> None:
         assert heard.launcher.deadline is None
 
 
-def test_the_worker_and_the_journal_are_told_unix_time() -> None:
-    """The next worker's environment and the journal have the end in unix seconds."""
+def test_the_journal_is_told_unix_time() -> None:
+    """The launcher knows the end by the clock that nobody sets; the journal has it in unix seconds."""
     heard = Heard()
-    heard.deadlines.know("a", time.monotonic() + 50)
-    assert heard.launcher.deadline == pytest.approx(time.time() + 50, abs=5)
-    assert heard.notes == [(heard.launcher.deadline, "a")]
+    end = time.monotonic() + 50
+    heard.deadlines.know("a", end)
+    assert heard.launcher.deadline == end
+    assert heard.notes == [(pytest.approx(time.time() + 50, abs=5), "a")]
 
 
 def test_the_same_answer_is_no_news() -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from outlast_jobs.locks import Held, RunLock
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor import early, spawn
 from outlast_supervisor import events as ev
+from outlast_supervisor.events import Chosen
 from outlast_supervisor.launch import Launcher, Opened
 from outlast_supervisor.supervise import Refused, preflight
 
@@ -97,6 +99,19 @@ def test_the_named_generation_counts_until_a_worker_was_started(launcher: Launch
     assert launcher.forced
     os.waitpid(launch(launcher, opened).pid, 0)
     assert launcher.forced is None
+
+
+def test_a_deadline_is_told_by_the_clock_as_it_is_at_the_launch(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts after the clock was set is told the same moment by that clock."""
+    launcher.deadline = time.monotonic() + 50
+    nothing = Chosen(1, None, None, 0, True, "no generation yet", 0)
+    real = time.time
+    for ahead in (0.0, 1.7e9, -1.7e9):
+        monkeypatch.setattr(time, "time", lambda ahead=ahead: real() + ahead)
+        told = launcher._ours(1, nothing, "/socket")["OUTLAST_DEADLINE"]
+        assert float(told) == pytest.approx(real() + ahead + 50, abs=5)
 
 
 def test_waiting_before_there_is_a_loop_ends_with_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
