@@ -197,12 +197,9 @@ class History(msgspec.Struct, frozen=True):
 
     @property
     def counted(self) -> Mapping[str, Any]:
-        """The counters to go on with. What vanished and sealed nothing may have been killed for memory, all of it."""
-        lost = self.vanished
-        return {
-            **(self.counters or {}),
-            **({"tight": True} if lost is not None and lost.step is None else {}),
-        }
+        """The counters to go on with. Of two that vanished unsealed in a row all may have been killed for memory."""
+        lost = [a for a in self.attempts[-2:] if a.outcome == VANISHED and a.step is None]
+        return {**(self.counters or {}), **({"tight": True} if len(lost) == 2 else {})}
 
     @property
     def remembered(self) -> dict[str, Stats]:

@@ -126,8 +126,8 @@ def _tight(c: Counters, outcome: Outcome, policy: Policy) -> bool:
     e = outcome.ending
     if e.short or e.progress:
         return e.short
-    # a signal of which nobody says why may be the kernel's as well
-    unnamed = (e.status or 0) > SIGNALLED and e.status not in policy.free_on
+    # a signal of which nobody says why may be the kernel's as well, where it comes again
+    unnamed = c.without_progress > 0 and (e.status or 0) > SIGNALLED and e.status not in policy.free_on
     return c.tight or (outcome.kind is Kind.CRASHED and unnamed)
 
 

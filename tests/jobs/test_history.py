@@ -137,12 +137,15 @@ def test_a_new_supervisor_can_say_how_the_vanished_one_ended() -> None:
     assert history.vanished is None
 
 
-def test_what_vanished_before_it_sealed_anything_may_have_lacked_memory() -> None:
+def test_what_vanished_twice_unsealed_may_have_lacked_memory() -> None:
     """A control group can be killed as a whole, its supervisor too: the next attempt is to take less."""
     story = _lifetime(Story(), 1, GEN_1)
     assert story.history().counted == {"preempted": 1}
     story(events.SUPERVISOR_STARTED, identity="7:8:boot", version="0.1.0", job_digest="j", command_digest="c")
     story(events.ATTEMPT_STARTED, attempt=2, resume=GEN_1, cause="start", host="h")
+    assert story.history().counted == {"preempted": 1}
+    story(events.SUPERVISOR_STARTED, identity="7:8:boot", version="0.1.0", job_digest="j", command_digest="c")
+    story(events.ATTEMPT_STARTED, attempt=3, resume=GEN_1, cause="start", host="h")
     assert story.history().counted == {"preempted": 1, "tight": True}
     assert story.history(running=True).counted == {"preempted": 1}
     story(events.SEALED, generation=GEN_2, step=100, bytes=100, seconds=0.5)
