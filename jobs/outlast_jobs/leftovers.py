@@ -40,11 +40,11 @@ def is_stale(path: Path) -> bool:
     newest = found.st_mtime
     if stat.S_ISDIR(found.st_mode):
         newest = max([newest, *(entry.lstat().st_mtime for entry in path.iterdir())])
-    return abs(time.time() - newest) > STALE and abs(_clock_of(path.parent) - newest) > STALE
+    return abs(time.time() - newest) > STALE and abs(clock_of(path.parent) - newest) > STALE
 
 
-def _clock_of(folder: Path) -> float:
-    """What a file that is made there is dated; by our own clock where none can be."""
+def clock_of(folder: Path) -> float:
+    """Unix seconds by the file system's clock: what a file made there is dated. Our own where none can be made."""
     made = folder / f"{TEMPORARY}clock-{os.urandom(6).hex()}"
     try:
         fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -58,7 +58,7 @@ def _stop(run: str | None, **how: Any) -> int:
     Works without a supervisor too: the run is held, and the next start does nothing.
     """
     found = find_run(run)
-    if not is_supervised(found, found.read_status()):
+    if not is_supervised(found, found.read_status(), may_write=True):
         text = _hold(found)
         if text is not None:
             return _told("", True, text, how["quiet"], how["as_json"])
@@ -85,7 +85,7 @@ def _pin(run: str | None, generation: str | None, remove: bool, **how: Any) -> i
     name = generation or (status or {}).get("verified")
     if not name:
         raise Failed(f'no verified generation in "{found.path}" yet; name one')
-    if not is_supervised(found, status):
+    if not is_supervised(found, status, may_write=True):
         text = _pin_alone(found, str(name), remove)
         if text is not None:
             return _told("", True, text, how["quiet"], how["as_json"])
@@ -116,7 +116,7 @@ def _who() -> str:
 def _ask(
     run: RunDirectory, verb: str, args: Mapping[str, Any], *, wait: float, quiet: bool, as_json: bool
 ) -> int:
-    if not is_supervised(run, run.read_status()):
+    if not is_supervised(run, run.read_status(), may_write=True):
         raise Failed(
             f'cannot {verb} "{run.path}": no supervisor has this run; start it with "outlast run"', 1
         )
