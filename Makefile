@@ -1,12 +1,12 @@
 # Everything a person or the gate runs: make run, make test, make lint, make bench; make torture for the whole of what
-# make test takes samples of, make torch-VERSION for another torch.
+# make test takes samples of; make lowest and make torch-VERSION for other versions of what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PIP_QUIET ?= -q
 
-.PHONY: run test torture lint bench clean
+.PHONY: run test torture lowest lint bench clean
 
 $(STAMP): pyproject.toml constraints-dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,13 @@ torch-%:
 	.venv-torch-$*/bin/python -m pip install $(PIP_QUIET) -c .venv-torch-$*/constraints.txt torch==$* -e '.[dev]'
 	.venv-torch-$*/bin/python -m pytest -q -n 2 --dist worksteal tests/worker
 
+# The oldest versions that pyproject.toml allows; for that torch, too.
+lowest:
+	$(PYTHON) -m venv .venv-lowest
+	sed -nE '/^dependencies/,/^]/s/^  "([a-z-]+)>=([0-9.]+).*/\1==\2/p' pyproject.toml > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install $(PIP_QUIET) -c .venv-lowest/constraints.txt -e '.[dev]'
+	.venv-lowest/bin/python -m pytest -q -n 2 --dist worksteal tests/jobs tests/supervisor tests/worker
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,4 +56,4 @@ bench/.venv/.installed: pyproject.toml constraints-dev.txt bench/requirements.tx
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch-* bench/.venv build dist
+	rm -rf $(VENV) .venv-* bench/.venv build dist
