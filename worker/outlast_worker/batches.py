@@ -93,7 +93,7 @@ def _rewrapped(loader: DataLoader[Any]) -> Batches:
         what = "batch_size=None" if cut is None else f"the batch sampler {type(cut).__name__}"
         raise NotResumable(
             f"can't resume a DataLoader with {what}: where it stands in an epoch is not known; "
-            "give it a batch_size, or use torchdata's StatefulDataLoader"
+            "give it a batch_size, or use torchdata's StatefulDataLoader with samplers that have a state_dict"
         )
     shuffle, generator = _plain_order(cut.sampler, loader)
     context = loader.multiprocessing_context
@@ -129,7 +129,8 @@ def _plain_order(sampler: Any, loader: DataLoader[Any]) -> tuple[bool, torch.Gen
     raise NotResumable(
         f"can't resume a DataLoader with the sampler {type(sampler).__name__} as it is set: the order it "
         "draws can't be drawn again after a restart; use outlast_worker.batches(…, sampler=function from "
-        "the epoch to its indices), a torch.utils.data.Subset, or torchdata's StatefulDataLoader"
+        "the epoch to its indices), a torch.utils.data.Subset, or torchdata's StatefulDataLoader with a sampler that "
+        "has a state_dict"
     )
 
 
