@@ -136,7 +136,10 @@ def _take_schema(tree: Mapping, file: str) -> str | None:
 
 
 def _absolute(path: str, home: str) -> str:
-    return os.path.normpath(os.path.join(home, os.path.expanduser(path)))
+    expanded = os.path.expanduser(path)
+    if expanded == "~" or expanded.startswith("~/"):  # or a folder of that name would be made
+        raise JobFileError(path, 'HOME is not set and this user has none, so "~" is no folder; write it out')
+    return os.path.normpath(os.path.join(home, expanded))
 
 
 def _words(words: Sequence[str]) -> tuple[str, ...]:

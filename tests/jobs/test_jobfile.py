@@ -139,6 +139,20 @@ def test_the_home_directory_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert loaded(tmp_path, "run_dir: ~/runs/x").run_dir == "/home/someone/runs/x"
 
 
+@pytest.mark.parametrize("path", ["~", "~/runs/x"])
+def test_without_a_home_directory_a_tilde_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A user that no list has, in an environment without HOME: no folder called "~" is made in its place."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+    with pytest.raises(JobFileError, match="HOME is not set"):
+        loaded(tmp_path, f'run_dir: "{path}"')
+    with pytest.raises(JobFileError, match="HOME is not set"):
+        job_from_command(["python", "x.py"], run_dir=path, cwd=tmp_path)
+    assert loaded(tmp_path, "run_dir: ~nobody-here/x").run_dir == str(tmp_path / "~nobody-here/x")
+
+
 def test_extra_arguments_are_appended(tmp_path: Path) -> None:
     """What stands after ``--`` on the command line goes to the end of the command, untouched."""
     job = load_job(written(tmp_path, "name: x\ncommand: ['{python}', train.py]\n"), extra=["--a", "{python}"])

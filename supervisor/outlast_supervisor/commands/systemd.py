@@ -110,6 +110,8 @@ class _Place:
     def __init__(self, unit: str, system: bool) -> None:
         self.unit, self.system = unit, system
         home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        if home.startswith("~") and not system:  # or a folder of that name would be made here
+            raise Failed("cannot tell where units belong: HOME is not set and this user has none; set HOME")
         self.path = (_SYSTEM if system else Path(home, "systemd", "user")) / unit
 
     @property
