@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 
 from loader_data import Noisy
 
@@ -47,6 +48,7 @@ def main(method: str, leaving: str) -> None:
         gc.collect()
         say("left", len(multiprocessing.active_children()))
     if leaving == "forked":
+        warnings.simplefilter("ignore")  # Python 3.12 warns of a fork beside threads; that one is meant here
         if os.fork() == 0:
             data.close()  # the child inherited them, but they are not its own
             os._exit(0)
