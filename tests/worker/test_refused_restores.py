@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from outlast_jobs.errors import (
     UnknownSchema,
 )
 from outlast_jobs.generation import INDEX, META
+from outlast_worker.atomic import deserialized
+from outlast_worker.ptfile import UnsafeTorch
 from outlast_worker.restoring import bad_report, read_generation
 
 
@@ -102,6 +105,21 @@ def test_a_hostile_pickle_runs_nothing(checkpoints: Path, tmp_path: Path, member
     assert bad_report(caught.value)["file"] == member
     assert "mkdir" in str(caught.value)
     assert not (tmp_path / "owned").exists()
+
+
+def test_values_of_a_type_that_only_another_torch_has_are_no_damage(checkpoints: Path) -> None:
+    """A file whose digest is right, with a type that this torch does not know, is not to be set aside as corrupt."""
+    path = save(checkpoints).path
+    file = io.BytesIO()
+    torch.save({"schema": Schema.META, "x": torch.bfloat16}, file, _use_new_zipfile_serialization=False)
+    (path / META).write_bytes(file.getvalue().replace(b"bfloat16", b"gfloat16"))
+    reseal(path)
+    with pytest.raises(
+        UnsafeTorch, match=r"torch\.gfloat16, which torch .* does not have; resume with the torch"
+    ):
+        read_generation(path)
+    with pytest.raises(UnsafeTorch, match=r"'a\.pt' has values of torch\.gfloat16"):
+        deserialized((path / META).read_bytes(), "a.pt")
 
 
 def rewrite_meta(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:

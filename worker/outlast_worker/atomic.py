@@ -13,7 +13,7 @@ from outlast_jobs import durable
 from outlast_jobs.durable import Written
 from outlast_jobs.errors import Corrupt
 from outlast_jobs.sidecar import make_place, temporary_name
-from outlast_worker.ptfile import UnsafeTorch, load_pt, require_safe_loader, stream
+from outlast_worker.ptfile import UnsafeTorch, load_pt, require_safe_loader, stream, unknown_to_torch
 from outlast_worker.shards import put_back, take_out
 from outlast_worker.typewalk import loadable, original
 
@@ -72,6 +72,8 @@ def deserialized(data: memoryview | bytes, name: str) -> Any:
     except Exception as error:  # hostile content makes the loader raise all sorts of things
         if "allocate memory" in str(error):  # torch has no exception of its own for this
             raise MemoryError(f"{name!r}: {error}") from error
+        if unknown := unknown_to_torch(error, repr(name)):
+            raise unknown from error
         raise Corrupt(f"the safe loader refuses {name!r}: {_telling_line(error)}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import queue
+import re
 from collections.abc import Generator, Iterator
 from typing import IO, Any, cast
 
@@ -18,7 +19,18 @@ _IN_FLIGHT = 4  # pieces between the thread that serializes and the one that has
 
 
 class UnsafeTorch(RuntimeError):
-    """The installed torch can't load a checkpoint safely. Install a newer one."""
+    """The installed torch can't load a checkpoint, or not safely. Install a newer one."""
+
+
+def unknown_to_torch(error: BaseException, name: str) -> UnsafeTorch | None:
+    """Where the loader refuses ``name`` for a type that only another torch has: such a file is not damaged."""
+    found = re.search(r"GLOBAL torch\.([A-Za-z]\w*)\b(?!\.)", str(error))
+    if found is None or hasattr(torch, found[1]):
+        return None
+    return UnsafeTorch(
+        f"{name} has values of torch.{found[1]}, which torch {torch.__version__} does not have; "
+        "resume with the torch that saved it"
+    )
 
 
 def stream(content: Any) -> Generator[bytes, None, None]:

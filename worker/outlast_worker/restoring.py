@@ -17,7 +17,7 @@ from outlast_jobs.look import Finding, Verdict, look
 from outlast_jobs.parallel import each, readers
 from outlast_worker.digest import state_sha256
 from outlast_worker.inherited import Inherited
-from outlast_worker.ptfile import UnsafeTorch, require_safe_loader
+from outlast_worker.ptfile import UnsafeTorch, require_safe_loader, unknown_to_torch
 from outlast_worker.ptread import Verified, read_verified
 from outlast_worker.shards import put_back
 from outlast_worker.typewalk import original
@@ -128,6 +128,8 @@ class _Reader:
         except Exception as error:  # hostile content makes the loader raise all sorts of things
             if "allocate memory" in str(error):  # torch has no exception of its own for this
                 raise MemoryError(f"{member!r} of {self._generation!r}: {error}") from error
+            if unknown := unknown_to_torch(error, f"{member!r} of {self._generation!r}"):
+                raise unknown from error
             why = f"the safe loader refuses {member!r}, though its sha256 is right: {_essence(error)}"
             raise self._bad(Corrupt(why), member) from error
         if not isinstance(content, dict):
