@@ -221,7 +221,7 @@ class Session:
         if isinstance(state, Starting):  # only now: it must not delay the worker
             self._watch()
         elif isinstance(state, Running) and state.live.attached:
-            self._standby.want(self._job, time.monotonic())
+            self._standby.want(self._job, time.monotonic(), tight=state.ledger.counters.tight)
 
     def _watch(self) -> None:
         if not self._watching:

@@ -112,8 +112,13 @@ class Standby(Struct):
 
     # -- making --------------------------------------------------------------------------------------------
 
-    def want(self, job: Job, now: float) -> None:
-        """A worker has attached: have a standby for its successor, of the job as it is now."""
+    def want(self, job: Job, now: float, *, tight: bool = False) -> None:
+        """A worker has attached: have a standby for its successor, of the job as it is now; none where memory is
+        ``tight``, which the worker needs more."""
+        if tight:
+            if self.ready:
+                self._end()
+            return
         if self._closed or self._dying or (self._child is not None and job is self._made_for):
             return
         if self._child is None and not (job.standby and now >= self._start_at):

@@ -120,7 +120,9 @@ def _notes(status: Mapping[str, Any], facts: Facts) -> tuple[str, ...]:
     get = status.get
     found: list[str] = []
     if facts.supervisor_alive is False and not ended(status):
-        found.append('its supervisor was killed, or could not write its end; "outlast run" with the same job goes on')
+        found.append(
+            'its supervisor was killed, or could not write its end; "outlast run" with the same job goes on'
+        )
     if get("held"):
         found.append(_held(str(get("held"))))
     for key in ("unprotected", "violation", "pending"):

@@ -84,6 +84,21 @@ def end(run: Run, supervisor: Supervisor) -> None:
     run.nothing_left()
 
 
+def test_there_is_none_where_memory_may_be_short(make_run: MakeRun) -> None:
+    """Beside an attempt that follows two deaths by a signal, which may be the kernel's, nothing else takes memory."""
+    run, supervisor, worker, first = beside(make_run)
+    kill(worker)
+    assert facts(run, 2)["pid"] == first
+    second = standby(run, "ready", first)
+    kill(first)
+    assert facts(run, 3)["pid"] == second
+    status = run.until_status(
+        lambda s: s.get("attempt") == 3 and s.get("trainers"), "the third one's trainer"
+    )
+    assert status.get("standby") is None
+    end(run, supervisor)
+
+
 @pytest.mark.parametrize(
     "words", [("train.py", "--x", "1"), ("./train.py",), ("-u", "-W", "error", "-m", "train")]
 )
