@@ -19,6 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from outlast_worker.batches import NotResumable, as_batches, batches
 
@@ -147,3 +148,48 @@ def test_explicit_batch_sampler() -> None:
     part = Subset(PLAIN, [7, 5, 3, 1])
     data = as_batches(DataLoader(part, batch_sampler=BatchSampler(RandomSampler(part), 2, drop_last=True)))
     assert sorted(int(x) for (batch,) in data for x in batch) == [1, 3, 5, 7]
+
+
+def stateful(workers: int, **options: Any) -> StatefulDataLoader[Any]:
+    context = "fork" if workers else None
+    return StatefulDataLoader(
+        TensorDataset(torch.arange(24)), 4, num_workers=workers, multiprocessing_context=context, **options
+    )
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_torchdatas_loader_goes_on_exactly(workers: int, shuffle: bool) -> None:
+    """Taken as it is, it gives the rest of the epoch and the next one as the uninterrupted run had them."""
+    torch.manual_seed(3)
+    data = as_batches(stateful(workers, shuffle=shuffle))
+    assert isinstance(data, StatefulDataLoader)
+    for _ in range(2):
+        assert len(list(data)) == 6
+    drawing = iter(data)
+    for _ in range(2):
+        next(drawing)
+    state, streams_then = data.state_dict(), torch.get_rng_state()
+    rest = [batch.tolist() for (batch,) in drawing] + [batch.tolist() for (batch,) in data]
+    torch.manual_seed(4)
+    again = as_batches(stateful(workers, shuffle=shuffle))
+    again.load_state_dict(state)
+    torch.set_rng_state(streams_then)
+    assert [batch.tolist() for _ in range(2) for (batch,) in again] == rest
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"sampler": RandomSampler(range(24))}, "RandomSampler"),
+        ({"sampler": WeightedRandomSampler([1.0] * 24, 24)}, "WeightedRandomSampler"),
+        ({"sampler": SubsetRandomSampler(range(24))}, "SubsetRandomSampler"),
+        ({"shuffle": True, "generator": torch.Generator()}, "a generator that it shuffles by"),
+    ],
+)
+def test_torchdatas_loader_is_refused_where_it_forgets(options: dict[str, Any], why: str) -> None:
+    """What would draw another order after a restart, and say nothing, is refused by name with the cure."""
+    with pytest.raises(NotResumable, match=f"{why}.*batches"):
+        as_batches(stateful(0, **options))

@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "namedtuple": (lambda: Pair(1, 2), "Pair"),
     "dataclass": (Data, "Data"),
     "namespace": (lambda: types.SimpleNamespace(a=1), "types.SimpleNamespace"),
-    "path": (lambda: pathlib.Path("a"), "pathlib.PosixPath"),
+    "path": (lambda: pathlib.Path("a"), "PosixPath"),
     "datetime": (lambda: datetime.datetime(2020, 1, 1), "datetime.datetime"),
     "timedelta": (lambda: datetime.timedelta(1), "datetime.timedelta"),
     "decimal": (lambda: decimal.Decimal(1), "decimal.Decimal"),

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from outlast_worker.resumable import Batches, DataChanged, NotResumable
 from outlast_worker.samplers import Order, SampleOrder
@@ -64,10 +72,13 @@ def batches(
 def as_batches(data: Any) -> Any:
     """The same data as something that can be taken up again: it has `state_dict` and `load_state_dict`.
 
-    What has them already is returned as it is. A plain DataLoader over a map-style dataset becomes a
-    `Batches` with the same settings; its order is then drawn from the seed of its generator, not by it.
+    What has them already is returned as it is, unless it is known to forget its order. A plain DataLoader over a
+    map-style dataset becomes a `Batches` with the same settings; its order is then drawn from the seed of its
+    generator, not by it. NotResumable, with the cure, for all that can't be taken up again.
     """
     if isinstance(data, Batches) or _is_stateful(data):
+        if isinstance(data, DataLoader):
+            _refuse_forgetful(data)
         return data
     if not isinstance(data, DataLoader):
         raise NotResumable(
@@ -84,6 +95,23 @@ def as_batches(data: Any) -> Any:
 
 def _is_stateful(data: Any) -> bool:
     return callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None))
+
+
+def _refuse_forgetful(loader: DataLoader[Any]) -> None:
+    """Of torchdata's loader: it saves how far it is in the order, and of these samplers not what draws the order."""
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if type(sampler) in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler):
+        why = f"torch's {type(sampler).__name__}, which keeps no state"
+    elif loader.generator is not None and getattr(sampler, "generator", None) is loader.generator:
+        if loader.num_workers:
+            return
+        why = "a generator that it shuffles by, and no loader processes"  # which it draws from once more at a resume
+    else:
+        return
+    raise NotResumable(
+        f"can't resume a {type(loader).__name__} with {why}: it would draw another order after a restart and not say "
+        "so; leave out the generator, or use outlast_worker.batches(…, sampler=function from the epoch to its indices)"
+    )
 
 
 def _rewrapped(loader: DataLoader[Any]) -> Batches:
