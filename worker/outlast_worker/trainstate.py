@@ -75,7 +75,7 @@ def restore(
     if proof is not None:
         tree = proof.leave_out(tree, named)
     state = _train_state(tree)
-    trees = _completed(tree["parts"], tree["kinds"], named)
+    trees = _completed(tree["parts"], tree["kinds"], named, other_torch)
     _refuse_misfits(trees, named)
     Parts(named).restore(trees, tree["kinds"], other_torch=other_torch)
     if restore_rng:
@@ -121,11 +121,11 @@ def named_parts(model: Any, optimizer: Any, scheduler: Any, more: Mapping[str, A
 
 
 def _completed(
-    trees: Mapping[str, Any], kinds: Mapping[str, str], named: Mapping[str, Any]
+    trees: Mapping[str, Any], kinds: Mapping[str, str], named: Mapping[str, Any], other_torch: bool
 ) -> dict[str, Any]:
-    """What older files and older versions of torch did not record of an optimizer, taken from the script's.
+    """What older files and other versions of torch did not record of an optimizer, taken from the script's.
 
-    That is the order of the parameters, and options that torch had not yet, which are at their defaults.
+    That is the order of the parameters, and options that another torch did not have, which are at their defaults.
     """
     modules = {name: value for name, value in named.items() if isinstance(value, torch.nn.Module)}
     result = dict(trees)
@@ -135,7 +135,7 @@ def _completed(
             continue
         names = tree[NAMES] if NAMES in tree else parameter_names(optimizer, modules)
         groups = tree["param_groups"]
-        if len(groups) == len(optimizer.param_groups):
+        if other_torch and len(groups) == len(optimizer.param_groups):
             pairs = zip(groups, optimizer.param_groups, strict=True)
             groups = [{**{k: v for k, v in live.items() if k not in saved}, **saved} for saved, live in pairs]
         result[name] = {**tree, "param_groups": groups, NAMES: names}
@@ -178,3 +178,9 @@ def _refuse_misfit_optimizer(part: str, saved: Mapping[str, Any], live: torch.op
         raise PartError(
             part, f"has groups of {now} parameters in the script and of {before} in the checkpoint"
         )
+    for group in saved["param_groups"]:
+        if missing := sorted(live.defaults.keys() - group.keys()):
+            raise PartError(
+                part,
+                f"the checkpoint has no {missing[0]!r}, which {type(live).__name__} needs: another class has saved it",
+            )
