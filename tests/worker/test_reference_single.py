@@ -296,6 +296,7 @@ def test_a_part_is_not_given_twice(path: Path) -> None:
         save_checkpoint(*Small().four, path, parts={"model": nn.Linear(1, 1)})
 
 
+@pytest.mark.filterwarnings("ignore:.*another environment")
 def test_an_older_torch_had_fewer_options(path: Path) -> None:
     """An option that the optimizer got since the save keeps its default; all that was saved is restored."""
     save(Small(), path)
