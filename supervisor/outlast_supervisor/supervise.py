@@ -20,7 +20,7 @@ from outlast_jobs.jobfile import Job
 from outlast_jobs.locks import Busy, Held, RunLock, read_holder
 from outlast_jobs.rundir import RunDirectory
 
-from . import early
+from . import early, namesake
 from .answering import answering
 from .helper import NoThread, bounded
 from .notify import NoSocket
@@ -39,9 +39,10 @@ _OUTWAIT = 1.0  # seconds between two looks at a lock that somebody is waited fo
 class Refused(Exception):
     """The run is not started; ``code`` is the exit code and the text says why and what to do."""
 
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
+    def __init__(self, code: int, text: str, other: str = "") -> None:
+        """``other`` is the other job whose run this is: that is a mistake, and said by quiet starts as well."""
+        super().__init__(f"{text}; {namesake.owner(other)}" if other else text)
+        self.code, self.known = code, code in _KNOWN and not other
 
 
 def supervise(options: RunOptions) -> int:
@@ -51,7 +52,7 @@ def supervise(options: RunOptions) -> int:
     except Refused as refused:
         if refused.code == ExitCode.DONE:  # or systemd takes it for a start that failed, and tries it again
             ServiceManager(os.environ).status("already complete")
-        if not (options.quiet and refused.code in _KNOWN):
+        if not (options.quiet and refused.known):
             print(f"outlast: {refused}", file=sys.stderr)
         return refused.code
     except (NoSocket, NoThread) as error:
@@ -103,8 +104,11 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
                 raise Refused(ExitCode.BUSY, str(overtaken)) from None
         known = read_history(run) if run.journal.is_dir() else History()
         digests = digests_of(job)
-        _refuse_done(run, known, digests)
-        released = _refuse_held(known, digests, options)
+        other, warning = _compare(run, job, known, digests)
+        _refuse_done(run, known, digests, other)
+        released = _refuse_held(known, digests, options, other)
+        if warning and (other or not options.quiet):
+            print(f"outlast: warning: {warning}", file=sys.stderr)
         if released:
             known = known.released()
         created = run.create()
@@ -114,7 +118,7 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
             )
         session = Session(options, run, created.run.run_id, lock, known, digests, former, new=created.new)
         begun()
-        return session.run(_opening(created.note, released))
+        return session.run(_opening(created.note or warning, released))
     finally:
         bounded(lock.release, RELEASE_WAIT)  # on a dead disk the kernel does it, when we are gone
 
@@ -132,6 +136,16 @@ def _refuse_fresh(job: Job) -> None:
             f'--fresh begins anew, and "{found[0].path}" still matches "adopt"; move the script\'s checkpoints away, '
             "or have a copy of the job write elsewhere",
         )
+
+
+def _compare(run: RunDirectory, job: Job, known: History, digests: dict[str, str]) -> tuple[str, str]:
+    """The other job that this run is of, where there is one, and what is to be said of a change."""
+    changed = known.command_digest not in (None, digests["command_digest"])
+    if job.source is None and not changed:
+        return "", ""
+    former = namesake.former_job(run, job, always=changed)
+    other = namesake.namesake(former, job)
+    return other, namesake.warning(former if changed else None, job, other)
 
 
 def preflight(job: Job) -> None:
@@ -180,7 +194,9 @@ def _take(run: RunDirectory, options: RunOptions) -> RunLock:
         taken = lock.acquire()
     if isinstance(taken, Busy):
         raise Refused(
-            ExitCode.BUSY, f"{taken.text}; follow it with: outlast status, or end it with --takeover"
+            ExitCode.BUSY,
+            f"{taken.text}; follow it with: outlast status, or end it with --takeover",
+            namesake.namesake(namesake.former_job(run, options.job), options.job),
         )
     return lock
 
@@ -236,15 +252,15 @@ def _end_holder(run: RunDirectory, busy: Busy, grace: float) -> None:
             return
 
 
-def _refuse_done(run: RunDirectory, known: History, digests: dict[str, str]) -> None:
+def _refuse_done(run: RunDirectory, known: History, digests: dict[str, str], other: str) -> None:
     if known.done is not None and known.done.command_digest == digests["command_digest"]:
         run.sweep()  # what its last supervisor could not delete, nobody else would
         raise Refused(
-            ExitCode.DONE, "already complete; begin anew with --fresh, or change the command to go on"
+            ExitCode.DONE, "already complete; begin anew with --fresh, or change the command to go on", other
         )
 
 
-def _refuse_held(known: History, digests: dict[str, str], options: RunOptions) -> str:
+def _refuse_held(known: History, digests: dict[str, str], options: RunOptions, other: str) -> str:
     """Why a held run may start after all, or empty where it is not held."""
     if known.held is None:
         return ""
@@ -252,12 +268,13 @@ def _refuse_held(known: History, digests: dict[str, str], options: RunOptions) -
         return "released with --release"
     for key, what in (("job_digest", "the job file"), ("code_digest", "the code")):
         then = getattr(known.held, key, None)
-        if then and then != digests[key]:
+        if then and then != digests[key] and not other:
             return f"{what} changed"
     raise Refused(
         ExitCode.HELD,
         f"held by {known.held.by}: {known.held.reason}; "
         "go on with --release, or change the job file or its code",
+        other,
     )
 
 

@@ -1,0 +1,87 @@
+"""Two jobs with one run directory: the second would go on from the first's checkpoints, and call that its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from outlast_jobs import durable
+from outlast_jobs.jobfile import Job, job_from_resolved, load_job
+from outlast_jobs.rundir import RunDirectory
+
+from .startup import digests_of
+
+_MAX = 1 << 20
+_SHOWN = 400  # characters
+_CURE = "give each job a name or a run_dir of its own"
+
+
+def former_job(run: RunDirectory, job: Job, *, always: bool = False) -> Job | None:
+    """The job as its latest start resolved it; None where it is not known, or (unless ``always``) of the same file."""
+    try:
+        text = durable.read_file(run.job_yaml, _MAX).decode()
+        if not always and job.source is not None and f"\nsource: {job.source}\n" in text:
+            return None  # nearly always so, and YAML takes a start some milliseconds
+        return job_from_resolved(text)
+    except (OSError, ValueError):
+        return None
+
+
+def namesake(former: Job | None, job: Job) -> str:
+    """The file of another job that still has this run directory; empty where there is none.
+
+    A job file that was moved, or is a copy that asks for the same with the same code, is the same job. Of bare
+    commands the script tells which job it is.
+    """
+    if former is None:
+        return ""
+    if former.source is None or job.source is None:
+        if former.source is not None or job.source is not None:
+            return ""
+        then, now = _script(former), _script(job)
+        return then if then and now and _differ(then, now) else ""
+    if not _differ(former.source, job.source):
+        return ""
+    try:
+        still = load_job(Path(former.source))
+    except (OSError, ValueError):
+        return ""
+    if os.path.realpath(still.run_dir) != os.path.realpath(job.run_dir):
+        return ""
+    return former.source if digests_of(still) != digests_of(job) else ""
+
+
+def owner(other: str) -> str:
+    """Says whose run it was until now."""
+    return f"it was last started from {_shown(other)}, another job: {_CURE}"
+
+
+def warning(former: Job | None, job: Job, other: str) -> str:
+    """What a start says first that goes on with what another job, or another command, has trained; else empty."""
+    if other:
+        return f"this run goes on from its checkpoints, and {owner(other)}"
+    if former is None or former.command == job.command:
+        return ""
+    return f"the command was {_shown(shlex.join(former.command))}, whose run goes on; --fresh begins anew"
+
+
+def _shown(text: str) -> str:
+    """A name from the run directory, which others may write, as one line for a terminal."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return f'"{plain if len(plain) <= _SHOWN else plain[: _SHOWN - 1] + "…"}"'
+
+
+def _script(job: Job) -> str:
+    for word in job.command:
+        if word.endswith((".py", ".sh", ".pyz")):
+            return os.path.join(job.workdir, word)
+    return ""
+
+
+def _differ(then: str, now: str) -> bool:
+    """Whether both are there, and are two files."""
+    try:
+        return os.path.isfile(then) and not os.path.samefile(then, now)
+    except OSError:
+        return False
