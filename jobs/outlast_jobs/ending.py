@@ -88,6 +88,7 @@ class Ending(Struct, frozen=True):
     final_sealed: bool = False
     sick_step: int | None = None
     stopped_by: Literal["person", "restart", "notice"] | None = None
+    left: bool = False  # it ended by itself, without a trainer, and what it had started went on
     oom_kills: int = 0  # processes that the kernel killed around us meanwhile, for lack of memory
 
     @property
@@ -108,7 +109,8 @@ class Ending(Struct, frozen=True):
     @property
     def progress(self) -> bool:
         # a seal counts also where no message arrived; only of one that sealed nothing the time has to tell
-        return self.sealed or (not self.attached and self.alive_seconds >= ALIVE_IS_PROGRESS)
+        alone = not self.attached and not self.left
+        return self.sealed or (alone and self.alive_seconds >= ALIVE_IS_PROGRESS)
 
 
 class Outcome(Struct, frozen=True):
@@ -170,10 +172,11 @@ def _saved(e: Ending, _policy: Policy) -> tuple[Kind, str] | None:
 def _exited_zero(e: Ending, _policy: Policy) -> tuple[Kind, str] | None:
     if e.code != 0 or e.signal is not None:
         return None
-    if not e.attached and e.failure is None and e.phase != Phase.RESTORE:
+    if not e.attached and e.failure is None and e.phase != Phase.RESTORE and not e.left:
         return Kind.DONE, "exited 0"
     kind = Kind.CRASHED_PROGRESS if e.progress else Kind.CRASHED
-    why = f": {e.failure.signature}" if e.failure else ", perhaps a wrapper swallowed its exit code"
+    why = "what it had started went on" if e.left else "perhaps a wrapper swallowed its exit code"
+    why = f": {e.failure.signature}" if e.failure else f", {why}"
     return kind, f"exited 0 without the trainer's word that it is done{why}"
 
 

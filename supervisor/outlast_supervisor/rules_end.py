@@ -14,6 +14,7 @@ from .rules_live import KILL_AGAIN
 from .states import Ending, Ledger, State, Stopping
 
 LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
+LINGER = 1.0  # seconds in which what a finished command started may end with it
 STRAY_GRACE = 5.0  # for processes that never attached: they have nothing to save
 LATE_READY = Phase.TRAIN
 FINISH_PATIENCE, FINISH_RATE = (
@@ -24,6 +25,7 @@ FINISH_LEAST, FINISH_SPARE = (
     1.0,
     1.0,
 )  # seconds that it gets at the least, and that stay free before a deadline
+WAITS = "have the command wait for what it starts (exec, or wait), and not put it into the background"
 EXAMINE_PATIENCE = 10.0  # for the traces of an attempt, where the supervisor has to end: the disk may be dead
 
 Step = tuple[State, tuple[Action, ...]]
@@ -130,16 +132,39 @@ def ending_remain(state: Ending, event: ev.LeftoversRemain, ctx: Context) -> Ste
     look_at = ctx.now + LOOK_EVERY
     if state.signalled != "look" or not event.pids:  # none could be looked at
         return replace(state, look_at=look_at), ()
+    alone = state.code == 0 and not state.why and not state.live.attached
+    if alone and ctx.now < state.ended_at + LINGER:
+        return replace(state, look_at=look_at), ()
     # one that was told to stop and never attached may be saving in its own way, behind a shell that is gone
     saves = bool(state.live.trainers) or (bool(state.why) and not state.live.attached)
     grace = ctx.policy.grace if saves else min(STRAY_GRACE, ctx.policy.grace)
     pids = ", ".join(map(str, event.pids))
     after = replace(state, look_at=look_at, kill_at=ctx.now + grace, signalled="term")
     # loader processes end with their trainer in a moment; only what stays is worth a word
-    return after, (
-        Say(f"ending what attempt {state.live.attempt} left: pids {pids}", "debug"),
-        EndLeftovers("term"),
+    said = Say(f"ending what attempt {state.live.attempt} left: pids {pids}", "debug")
+    if alone:  # most likely the training itself, in the background of a script that did not wait
+        after = replace(after, left=ctx.policy.shielded)
+        said = Say(
+            f"the command exited 0, and what it had started did not end (pids {pids}): ending that; {WAITS}",
+            "warning",
+        )
+    return after, (said, EndLeftovers("term"))
+
+
+def ending_attached(state: Ending, event: ev.Attached, ctx: Context) -> Step:
+    """A trainer whose command is gone already: nobody would wait for its end, and so it has to save and go."""
+    live = replace(state.live, trainers=(*state.live.trainers, event.trainer), attached=True)
+    if state.examining or state.signalled == "kill":
+        return replace(state, live=live), ()
+    after = replace(
+        state,
+        live=live,
+        look_at=ctx.now + LOOK_EVERY,
+        kill_at=ctx.now + ctx.policy.grace,
+        signalled="term",
     )
+    text = f"a trainer attached after the command had ended: it is stopped; {WAITS}"
+    return after, (Say(text, "warning"), SignalTrainers("stop"))
 
 
 def ending_tick(state: Ending, event: ev.Tick, ctx: Context) -> Step:

@@ -149,6 +149,7 @@ class Ending(Struct, frozen=True):
     kill_at: float | None
     signalled: str  # look, term, kill
     examining: bool
+    left: bool = False  # what it had started went on after it, and no trainer had attached
 
 
 class Waiting(Struct, frozen=True):

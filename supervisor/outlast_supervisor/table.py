@@ -156,6 +156,7 @@ _ROWS: dict[type, dict[type, Handler]] = {
         **_TOLD,
         ev.RunGone: begin.remember_gone,
         ev.Tick: end.ending_tick,
+        ev.Attached: end.ending_attached,
         ev.LeftoversGone: end.ending_gone,
         ev.LeftoversRemain: end.ending_remain,
         ev.Examined: end.ending_examined,
