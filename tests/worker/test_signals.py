@@ -130,6 +130,24 @@ def test_the_stacks_signal_dumps_every_thread_and_goes_on() -> None:
     assert "most recent call first" in result.stderr
 
 
+def test_handlers_that_were_replaced_are_taken_back(signals: Signals) -> None:
+    """What a script or library sets for our signals after us is replaced, named, and replaced only where it differs."""
+    before = signal.getsignal(signal.SIGTERM)
+    assert signals.retake() == []
+    signals.install()
+    assert signals.retake() == []
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    assert sorted(signals.retake()) == ["SIGTERM", "SIGUSR1"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert (signals.stops, signals.save_requested) == (1, True)
+    assert signals.retake() == []
+    signals.uninstall()
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert signals.retake() == []
+
+
 def test_uninstalled_a_late_save_signal_is_harmless() -> None:
     """After the training the stop signal has its old action, and a late save signal does not kill."""
     result = _script(

@@ -73,6 +73,7 @@ class Session:
         self._alive: int | None = None
         self._told_first = False
         self._told_sick = False
+        self._told_taken: set[str] = set()
 
     # --- the start ---
 
@@ -144,6 +145,7 @@ class Session:
 
     def facts(self, step: int, *, finished: bool) -> Facts:
         """What the decision at a boundary or in a poll is made from."""
+        self._keep_signals()
         sealed, meanwhile = self.seals.newest, self.seals.meanwhile
         policy = self._policy
         if meanwhile.flight is not None:  # of two saves one waits for the other, and time can
@@ -159,6 +161,15 @@ class Session:
             asked=self.signals.save_requested,
             due=meanwhile.redo or (found.reason if found is not None else None),
         )
+
+    def _keep_signals(self) -> None:
+        for name in self.signals.retake():
+            if name not in self._told_taken:
+                self._told_taken.add(name)
+                say(
+                    f"something set a handler for {name} after the Checkpointer was entered, and a {name} would have "
+                    "saved nothing: it is taken back; set your own before that, and clean up in finally blocks"
+                )
 
     def settled(self, decide: Callable[[], Decision]) -> Decision:
         """The decision, once no save in flight has a say in it any longer: one that counts, or stands in the way."""
