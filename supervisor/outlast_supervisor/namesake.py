@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from outlast_jobs import durable
@@ -64,6 +66,21 @@ def warning(former: Job | None, job: Job, other: str) -> str:
     if former is None or former.command == job.command:
         return ""
     return f"the command was {_shown(shlex.join(former.command))}, whose run goes on; --fresh begins anew"
+
+
+def of_tasks(environ: Mapping[str, str], run_dir: str) -> str:
+    """What to say where Slurm starts one run many times: the tasks of an array, or of a step; else empty.
+
+    An array that has one run may be meant: tasks that come one after the other carry it on.
+    """
+    task, tasks = environ.get("SLURM_ARRAY_TASK_ID", ""), environ.get("SLURM_STEP_NUM_TASKS", "")
+    if task.isdigit() and not re.search(rf"(?<!\d){task}(?!\d)", run_dir):
+        return f"all tasks of this job array have one run; for a run each: --run-dir {_shown(f'{run_dir}-{task}')}"
+    if tasks.isdigit() and int(tasks) > 1:
+        return (
+            f"srun starts it {int(tasks)} times, and one of them has the run: use srun --ntasks=1, or no srun"
+        )
+    return ""
 
 
 def _shown(text: str) -> str:

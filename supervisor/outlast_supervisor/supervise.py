@@ -54,6 +54,8 @@ def supervise(options: RunOptions) -> int:
             ServiceManager(os.environ).status("already complete")
         if not (options.quiet and refused.known):
             print(f"outlast: {refused}", file=sys.stderr)
+            if many := refused.code in _KNOWN and namesake.of_tasks(os.environ, options.job.run_dir):
+                print(f"outlast: {many}", file=sys.stderr)
         return refused.code
     except (NoSocket, NoThread) as error:
         print(f"outlast: {error.strerror}", file=sys.stderr)
@@ -109,6 +111,8 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
         released = _refuse_held(known, digests, options, other)
         if warning and (other or not options.quiet):
             print(f"outlast: warning: {warning}", file=sys.stderr)
+        if many := namesake.of_tasks(os.environ, job.run_dir):
+            print(f"outlast: warning: {many}", file=sys.stderr)
         if released:
             known = known.released()
         created = run.create()

@@ -132,3 +132,33 @@ def test_bare_commands_with_one_name_are_told(tmp_path: Path) -> None:
     assert all(words in told for words in ("the command was", "one/train.py", "--fresh begins anew")), told
     code, told = run("two/train.py", "--lr", "0.1")
     assert (code, f'"{tmp_path}/one/train.py"' in told, CURE in told) == (ExitCode.DONE, True, True), told
+
+
+def test_tasks_of_an_array_that_share_a_run_are_told(make_run: MakeRun) -> None:
+    """Each start says that the tasks have one run, and how to give each its own; one that has its own is not told."""
+    run = make_run({"command": ["true"], "signals": "native"})
+    first = run.start(env={"SLURM_ARRAY_TASK_ID": "71"})
+    assert first.wait() == ExitCode.DONE, run.report()
+    told = f'all tasks of this job array have one run; for a run each: --run-dir "{run.directory.path}-72"'
+    assert told.replace("-72", "-71") in first.output
+    second = run.start(env={"SLURM_ARRAY_TASK_ID": "72"})
+    assert second.wait() == ExitCode.DONE
+    assert "already complete" in second.output
+    assert told in second.output
+    own = run.start("--run-dir", f"{run.directory.path}-72", env={"SLURM_ARRAY_TASK_ID": "72"})
+    assert own.wait() == ExitCode.DONE
+    assert "array" not in own.output
+
+
+def test_tasks_of_a_step_that_share_a_run_are_told(make_run: MakeRun) -> None:
+    """`srun -n 4 outlast run`: the one that has the run and those that don't say that once is enough."""
+    run = make_run({"command": SLEEPS, "signals": "native"})
+    env = {"SLURM_STEP_NUM_TASKS": "4"}
+    first = run.start(env=env)
+    run.until(lambda: (run.folder / "up").exists(), "the worker")
+    second = run.start(env=env)
+    assert second.wait() == ExitCode.BUSY
+    assert "srun starts it 4 times" in second.output
+    assert "srun starts it 4 times" in first.output
+    first.process.terminate()
+    assert first.wait() == ExitCode.SAVED
