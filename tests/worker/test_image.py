@@ -179,6 +179,18 @@ def test_a_torch_that_numbers_its_tensors_otherwise_is_streamed(
         layout._try_this_torch.cache_clear()
 
 
+def test_a_torch_that_reads_nothing_that_is_laid_out_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its loader says against the small file, a save is written as torch itself writes it."""
+
+    def load(*_: Any, **__: Any) -> None:
+        raise RuntimeError("PytorchStreamReader failed")
+
+    monkeypatch.setattr(image, "_layouts", {})
+    monkeypatch.setattr(torch, "load", load)
+    layout._try_this_torch.cache_clear()
+    assert writing.image_of(take_out({"a": torch.ones(7)}), 0) is None
+
+
 def test_a_torch_that_lays_out_nothing_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without skip_data, or with other gaps than expected, there is no image, and the file is torch's stream."""
     taken = take_out({"a": torch.randn(10)})

@@ -19,10 +19,15 @@ from outlast_jobs import durable
 from outlast_jobs.contract import Schema
 from outlast_jobs.errors import Corrupt
 from outlast_jobs.generation import META, FileEntry, GenerationName
+from outlast_worker import image, layout
 from outlast_worker.digest import first_difference
+from outlast_worker.image import ShardImage
+from outlast_worker.ptfile import load_pt
 from outlast_worker.ptread import Verified, read_verified
 from outlast_worker.restoring import read_generation
 from outlast_worker.saving import IndexFields, save_generation
+from outlast_worker.shards import take_out
+from outlast_worker.writing import image_of
 
 LARGE = 3 << 20  # bytes: above what gets memory of its own made of huge pages
 
@@ -133,6 +138,20 @@ def test_a_loader_that_looks_at_the_bytes_is_given_them(tmp_path: Path) -> None:
         )
         loaded = read(tmp_path / "x.pt").content()
     assert torch.equal(loaded["s"].to_dense(), torch.ones(1, 40_000))
+
+
+def test_a_script_that_maps_what_it_loads_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where ``torch.load`` is told to map its files, ours are laid out, read and verified as they are without."""
+    config = pytest.importorskip("torch.utils.serialization.config")
+    monkeypatch.setattr(image, "_layouts", {})
+    layout._try_this_torch.cache_clear()
+    torch.save(tensors(), tmp_path / "x.pt")
+    with config.patch("load.mmap", True):
+        assert isinstance(image_of(take_out(tensors()), 0), ShardImage)
+        assert first_difference(tensors(), read(tmp_path / "x.pt").content()) is None
+        assert first_difference(tensors(), load_pt((tmp_path / "x.pt").read_bytes())) is None
 
 
 def renamed(path: Path, old: str, new: str) -> None:

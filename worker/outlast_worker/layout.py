@@ -94,7 +94,10 @@ def _try_this_torch() -> None:
         file.seek(gap.start)
         file.write(gap.storage.to_bytes(4, sys.byteorder) * 2)
     file.seek(0)
-    loaded = torch.load(file, weights_only=True)
+    try:
+        loaded = torch.load(file, weights_only=True, mmap=False)
+    except Exception as error:  # it raises all sorts of things for what it can't read
+        raise NoLayout(f"torch {torch.__version__} does not read what is laid out: {error}") from error
     for number in range(count):
         if loaded[str(number)].tolist() != [number, number]:
             raise NoLayout(f"torch {torch.__version__} does not find a tensor where its layout has it")

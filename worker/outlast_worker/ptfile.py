@@ -66,7 +66,7 @@ def stream(content: Any) -> Generator[bytes, None, None]:
 def load_pt(data: memoryview | bytes) -> Any:
     """What a ``.pt`` file holds, through the loader that runs no code."""
     require_safe_loader()
-    return torch.load(cast(IO[bytes], _Memory(data)), map_location="cpu", weights_only=True)
+    return torch.load(cast(IO[bytes], _Memory(data)), map_location="cpu", weights_only=True, mmap=False)
 
 
 def require_safe_loader(version: str | None = None) -> None:

@@ -237,7 +237,7 @@ def _room(length: int) -> tuple[torch.UntypedStorage, memoryview]:
 
 
 def _load(source: _Source) -> Any:
-    return torch.load(cast(IO[bytes], source), map_location="cpu", weights_only=True)
+    return torch.load(cast(IO[bytes], source), map_location="cpu", weights_only=True, mmap=False)
 
 
 def _is_plain(value: Any) -> bool:
