@@ -103,7 +103,9 @@ class Ending(Struct, frozen=True):
 
     @property
     def short(self) -> bool:
-        """Whether memory was short, by the kernel's word or the worker's."""
+        """Whether it may have ended for want of memory, by the kernel's word or its own."""
+        if ExitWord.SAVED in self.words or self.code == ExitCode.SAVED:
+            return False  # it was another's process that was killed around us
         return self.oom_kills > 0 or (self.failure is not None and self.failure.of_memory)
 
     @property

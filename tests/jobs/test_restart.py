@@ -289,6 +289,7 @@ REFUSED = Failure(
         (replace(TRAINER, code=1, failure=AT_137), False),
         (replace(KILLED, hung="silent"), False),
         (replace(KILLED, stopped_by="notice"), False),
+        (replace(TRAINER, code=75, words=frozenset({"saved"}), notice=True, oom_kills=1), False),
     ],
 )
 def test_an_attempt_that_may_have_died_of_our_copies_is_followed_by_one_without(
