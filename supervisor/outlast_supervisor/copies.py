@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from outlast_jobs import durable
 from outlast_jobs.contract import Env
 from outlast_jobs.errors import IntegrityError
-from outlast_jobs.locks import read_holder
 from outlast_jobs.rundir import RunDirectory
 
 from .processes import environment_of
+
+_LIMIT = 16 << 10  # bytes of a lock, which is one line
 
 
 def works_elsewhere(pid: int, runs: Mapping[str, RunDirectory]) -> bool:
@@ -29,7 +31,14 @@ def works_elsewhere(pid: int, runs: Mapping[str, RunDirectory]) -> bool:
     try:
         if os.path.samefile(other.path, run.path) or other.read_run().run_id != run.read_run().run_id:
             return False
+        # Mounted twice it is another device, or has other inodes. We have signed the lock of ours, and no other.
+        return _signed(other) != _signed(run)
     except (OSError, IntegrityError):
         return False
-    # Mounted twice it is another device, or has other inodes. We have signed the lock of ours, and no other.
-    return read_holder(other) != read_holder(run)
+
+
+def _signed(run: RunDirectory) -> bytes:
+    try:
+        return durable.read_file(run.lock, _LIMIT)
+    except FileNotFoundError:
+        return b""

@@ -67,6 +67,10 @@ def test_what_works_in_a_copy_is_not_ours(tmp_path: Path, run: RunDirectory, wor
     assert works_elsewhere(here, {run_id: copy})
     lock.release()
     assert works_elsewhere(there, {run_id: run})  # its supervisor need not live
+    copy.lock.unlink()
+    assert works_elsewhere(there, {run_id: run})
+    copy.lock.mkdir()
+    assert not works_elsewhere(there, {run_id: run}), "what cannot be read may be ours"
 
 
 def test_what_is_ours_is_ours_by_any_name(tmp_path: Path, run: RunDirectory, works: Works) -> None:
