@@ -300,12 +300,19 @@ def test_a_buffer_into_which_nothing_can_be_loaded_is_named_before_the_training(
         def _load_from_state_dict(self, *_: Any) -> None:
             pass
 
+    class Assigning(Table):
+        def load_state_dict(self, state: Any, strict: bool = True, assign: bool = True) -> Any:
+            return super().load_state_dict(state, strict, True)
+
     trees, kinds = Parts({"model": Table()}).capture()
     with pytest.raises(PartError, match="single memory location"):
         Parts({"model": Table()}).restore(through(trees), kinds)
     with pytest.raises(NotLoadable, match=r"model/1\.table: torch.Tensor: its elements share memory"):
         Parts({"model": torch.nn.Sequential(torch.nn.Linear(1, 1), Table())}).check()
     Parts({"model": torch.nn.ModuleList([Table(persistent=False), Own()])}).check()
+    assigning = Assigning()
+    Parts({"model": assigning}).check()
+    Parts({"model": assigning}).restore(through(trees), kinds)
 
 
 def test_shape_and_name_mismatches_are_refused() -> None:

@@ -82,9 +82,11 @@ class Parts:
     def check(self) -> None:
         """Raise NotLoadable for what a module's own ``load_state_dict`` could never put back."""
         for part, whole in self._modules().items():
+            if type(whole).load_state_dict is not torch.nn.Module.load_state_dict:
+                continue  # it may know how, as with assign=True
             for path, module in whole.named_modules():
                 if type(module)._load_from_state_dict is not torch.nn.Module._load_from_state_dict:
-                    continue  # it may know how
+                    continue
                 parameters, buffers = (
                     module.named_parameters(recurse=False),
                     module.named_buffers(recurse=False),
