@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,16 +69,18 @@ def restore(
     """Bring everything to the saved state, the random streams last. Whatever does not fit is a PartError.
 
     That is found before anything is changed, as far as names, shapes and types can tell. ``other_torch`` is as
-    for `Parts.restore`.
+    for `Parts.restore`; what was not saved then is told as a warning.
     """
     named = named_parts(model, optimizer, scheduler, more)
     proof = file_proof()  # None but under `outlast prove`
     if proof is not None:
         tree = proof.leave_out(tree, named)
     state = _train_state(tree)
-    trees = _completed(tree["parts"], tree["kinds"], named, other_torch)
+    trees, drift = _completed(tree["parts"], tree["kinds"], named, other_torch)
     _refuse_misfits(trees, named)
-    Parts(named).restore(trees, tree["kinds"], other_torch=other_torch)
+    drift += Parts(named).restore(trees, tree["kinds"], other_torch=other_torch)
+    if drift:
+        warnings.warn("; ".join(drift), RuntimeWarning, stacklevel=3)
     if restore_rng:
         restore_rng_state(tree["rng"], allow_loss=allow_rng_loss)
     if proof is not None:
@@ -122,24 +125,26 @@ def named_parts(model: Any, optimizer: Any, scheduler: Any, more: Mapping[str, A
 
 def _completed(
     trees: Mapping[str, Any], kinds: Mapping[str, str], named: Mapping[str, Any], other_torch: bool
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
     """What older files and other versions of torch did not record of an optimizer, taken from the script's.
 
-    That is the order of the parameters, and options that another torch did not have, which are at their defaults.
+    That is the order of the parameters, and options that another torch did not have, which are told as well.
     """
     modules = {name: value for name, value in named.items() if isinstance(value, torch.nn.Module)}
-    result = dict(trees)
+    result, told = dict(trees), list[str]()
     for name, optimizer in named.items():
         tree = trees.get(name)
         if kinds.get(name) != OPTIMIZER or not isinstance(tree, dict) or "param_groups" not in tree:
             continue
         names = tree[NAMES] if NAMES in tree else parameter_names(optimizer, modules)
-        groups = tree["param_groups"]
-        if other_torch and len(groups) == len(optimizer.param_groups):
-            pairs = zip(groups, optimizer.param_groups, strict=True)
-            groups = [{**{k: v for k, v in live.items() if k not in saved}, **saved} for saved, live in pairs]
+        groups, live_groups = tree["param_groups"], optimizer.param_groups
+        if other_torch and len(groups) == len(live_groups):
+            more = [live.keys() - saved.keys() for saved, live in zip(groups, live_groups, strict=True)]
+            if missing := sorted(set().union(*more)):
+                told.append(f"{name}: saved without {', '.join(missing)}, which the script's has")
+            groups = [{**live, **saved} for saved, live in zip(groups, live_groups, strict=True)]
         result[name] = {**tree, "param_groups": groups, NAMES: names}
-    return result
+    return result, told
 
 
 def _refuse_misfits(trees: Mapping[str, Any], named: Mapping[str, Any]) -> None:
