@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import MakeRun
-from tests.e2e.harness import Supervisor, gone, kill
+from tests.e2e.harness import OUTLAST, Supervisor, gone, kill
 from tests.schedulers.fake_slurm import FakeSlurm
 from tests.schedulers.in_slurm import left, saves, started, verdicts
 from tests.waiting import wait_until
@@ -158,3 +159,24 @@ def test_an_end_that_passed_while_suspended_ends_nothing(make_run: MakeRun, slur
     supervisor.until(known, "the new end")
     assert supervisor.running()
     assert not saves(supervisor.run), supervisor.run.report()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{start}; echo $?", True),
+        ("exec {start}", False),
+        ("trap 'kill -TERM $!' TERM; {start} & wait; wait", False),
+    ],
+)
+def test_a_batch_script_that_keeps_its_signals_is_told(
+    make_run: MakeRun, slurm: FakeSlurm, line: str, told: bool
+) -> None:
+    """Where the script's shell gets Slurm's signals and dies of them, the start says so, with the cure."""
+    run = make_run({"command": ["/bin/true"], "signals": "native"}, env=slurm.env())
+    text = line.format(start=f'"{OUTLAST}" run "{run.job_file}"')
+    script = run.folder / "batch.sh"
+    script.write_text(f"#!/bin/bash\nexport SLURM_TASK_PID=$$\n{text}\n")
+    done = subprocess.run(["/bin/bash", str(script)], env=run.env, capture_output=True, text=True, timeout=60)
+    assert "exited 0" in done.stderr, done.stderr
+    assert ("write exec outlast run" in done.stderr) == told, done.stderr

@@ -5,10 +5,12 @@ Whatever asks Slurm runs beside the loop, and an answer is an event like any oth
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Mapping
 
+from ..processes import handles
 from ..states import Ledger, Running, Starting
 from ..timers import deadline_due
 from . import slurm
@@ -55,6 +57,12 @@ class InSlurm(Outside):
     def begin(self) -> None:
         if self._place.end is not None:
             self._know(self._place.end)
+        if (shell := _deaf_shell(self._env)) is not None:
+            self.wires.tell(
+                f"{self.job}: its signals come to the batch script's shell (process {shell}), which they end, and "
+                "outlast with it, without a save: write exec outlast run …, as outlast slurm does",
+                "warning",
+            )
 
     def ask(self) -> None:
         if self.end is None:
@@ -184,3 +192,12 @@ class InSlurm(Outside):
 
     def may_go(self, now: float) -> bool:
         return self._last.may_go(now)
+
+
+def _deaf_shell(env: Mapping[str, str]) -> int | None:
+    """The batch script's own process, where that started this one and would die of SIGTERM; else None."""
+    task, step = env.get("SLURM_TASK_PID", ""), env.get("SLURM_STEP_ID", "")
+    of_step = step.isdecimal() and int(step) < 1 << 31
+    if of_step or task != str(os.getppid()):
+        return None
+    return None if handles(int(task), signal.SIGTERM) else int(task)
