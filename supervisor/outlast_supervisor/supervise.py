@@ -96,6 +96,8 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
     job = options.job
     preflight(job)
     run = RunDirectory(Path(job.run_dir))
+    if not options.fresh:
+        _refuse_unmounted(run)
     lock = _take(run, options)
     try:
         former = None
@@ -126,6 +128,20 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
         return session.run(_opening(created.note or warning, released))
     finally:
         bounded(lock.release, RELEASE_WAIT)  # on a dead disk the kernel does it, when we are gone
+
+
+def _refuse_unmounted(run: RunDirectory) -> None:
+    """A start at boot may come before the disk that has the run; below its mount point it would begin at step 0."""
+    if run.run_json.exists():
+        return
+    from .unmounted import FSTAB, without_its_disk
+
+    if point := without_its_disk(str(run.path)):
+        raise Refused(
+            ExitCode.CANNOT_WRITE,
+            f'there is no run in "{run.path}", and "{point}", which {FSTAB} names, is not mounted; '
+            "mount it, or begin there with --fresh",
+        )
 
 
 def _refuse_fresh(job: Job) -> None:

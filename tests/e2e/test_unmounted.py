@@ -1,0 +1,60 @@
+"""A start before the run's disk is mounted begins no second run in the empty folder below."""
+
+from __future__ import annotations
+
+import pytest
+from tests.e2e.bare import needs_mounts
+from tests.e2e.conftest import MakeRun
+
+from outlast_jobs.contract import ExitCode
+from outlast_supervisor.unmounted import missing_mount
+
+TABLE = """
+# /dev/sdz /data/commented ext4
+UUID=1 / ext4 defaults 0 1
+UUID=2 none swap sw 0 0
+UUID=3 /data/my\\040disk/ ext4 nofail 0 2
+nas:/x /nas nfs noauto
+UUID=4 /mounted xfs
+broken
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "point"),
+    [
+        ("/data/my disk/runs/a", "/data/my disk"),
+        ("/nas/a", "/nas"),
+        ("/nasty/a", ""),
+        ("/data/commented/a", ""),
+        ("/mounted/a", ""),
+        ("/home/a", ""),
+    ],
+)
+def test_only_a_mount_point_above_the_run_that_is_empty_is_missed(path: str, point: str) -> None:
+    """Escapes of fstab are read; comments, other paths, and what is mounted miss nothing."""
+    assert missing_mount(path, TABLE, lambda found: found == "/mounted") == point
+
+
+@needs_mounts
+def test_a_run_whose_disk_is_not_mounted_does_not_start_anew(make_run: MakeRun) -> None:
+    """73 with the mount point, and nothing is written below it; mounted, or with --fresh, it starts."""
+    run = make_run({"command": ["true"], "signals": "native", "run_dir": "disk/run"})
+    disk = run.folder / "disk"
+    disk.mkdir()
+    table = run.folder / "fstab"
+    table.write_text(f"tmpfs {disk} tmpfs nofail\n")
+    wrapper = ["unshare", "-m", "sh", "-c", f'mount --bind "{table}" /etc/fstab && {{}} exec "$@"', "sh"]
+
+    def under(before: str) -> list[str]:
+        return [word.replace("{}", before) for word in wrapper]
+
+    without = run.start(wrapper=under(""))
+    assert without.wait() == ExitCode.CANNOT_WRITE
+    assert f'"{disk}", which /etc/fstab names, is not mounted; mount it' in without.output
+    assert list(disk.iterdir()) == []
+    mounted = run.start(wrapper=under(f'mount -t tmpfs tmpfs "{disk}" &&'))
+    assert mounted.wait() == ExitCode.DONE, mounted.output
+    assert list(disk.iterdir()) == []
+    assert run.start("--fresh", wrapper=under("")).wait() == ExitCode.DONE
+    assert run.start(wrapper=under("")).wait() == ExitCode.DONE, "a run that is there goes on"
