@@ -1,4 +1,4 @@
-"""A soft limit on processor time is a notice, as a batch system's or `ulimit -t` gives it: nothing is lost to it."""
+"""A soft limit on processor time is a notice, as a batch system's or `ulimit -St` gives it: nothing is lost to it."""
 
 from __future__ import annotations
 

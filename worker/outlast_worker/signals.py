@@ -77,7 +77,7 @@ class Signals:
         self._ours = {names.save: self._handler(self._on_save), names.stop: self._handler(self._on_stop)}
         for number, handler in self._ours.items():
             self._previous[number] = signal.signal(number, handler)
-        # of a soft limit (ulimit -t), whose hard one follows
+        # of a soft limit (ulimit -St), whose hard one follows and kills
         if signal.getsignal(signal.SIGXCPU) is signal.SIG_DFL:
             self._previous[signal.SIGXCPU] = signal.signal(signal.SIGXCPU, self._handler(self._on_limit))
         atexit.register(self._at_exit)
