@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,8 +14,19 @@ import msgspec
 import pytest
 
 from outlast_jobs import lease as lease_module
+from outlast_jobs import locks
+from outlast_jobs.filesystem import Filesystem
 from outlast_jobs.identity import ProcessIdentity, boot_id
 from outlast_jobs.lease import STALE, Holder, Lease, LeaseBusy, read_lease
+from outlast_jobs.locks import Busy, Held, RunLock
+from outlast_jobs.rundir import RunDirectory
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory(tmp_path / "run")
+    made.path.mkdir()
+    return made
 
 
 def _snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
@@ -193,3 +207,54 @@ def test_a_heartbeat_that_stands_still_is_stale_wherever_it_lies(
     assert isinstance(beaten, LeaseBusy), "it was heard meanwhile"
     monkeypatch.setattr(lease_module, "_now", lambda: now + 2 * STALE)
     assert isinstance(Lease.acquire(tmp_path, Holder.current(), beaten), Lease)
+
+
+def test_who_waited_out_a_lease_from_the_future_has_the_run(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead host's heartbeat that lies a day ahead keeps a start waiting for a minute, and not for the day."""
+    monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
+    other = Lease.acquire(run.path, _elsewhere(Holder.current()))
+    assert isinstance(other, Lease)
+    _age(run.path, -86_400.0)
+    lock = RunLock(run)
+    busy = lock.acquire()
+    assert isinstance(busy, Busy)
+    assert busy.free_in is not None
+    later = lease_module._now() + busy.free_in
+    monkeypatch.setattr(lease_module, "_now", lambda: later)
+    assert isinstance(lock.acquire(), Held)
+    assert other.renew() is False
+    lock.release()
+
+
+HOLDS_A_LEASE = """
+import sys
+from pathlib import Path
+from outlast_jobs import locks
+from outlast_jobs.filesystem import Filesystem
+from outlast_jobs.rundir import RunDirectory
+locks.filesystem_kind = lambda path: Filesystem("nfs4", path, True, False)
+lock = locks.RunLock(RunDirectory(Path(sys.argv[1])))
+print(type(lock.acquire()).__name__, flush=True)
+input()
+"""
+
+
+def test_the_lease_in_a_copy_is_nobodys(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where leases exclude a copy is free while its original is held, and the original is not."""
+    monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
+    words = [sys.executable, "-c", HOLDS_A_LEASE, str(run.path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"Held\n"
+        shutil.copytree(run.path, tmp_path / "copy")
+        copy = RunLock(RunDirectory(tmp_path / "copy"))
+        assert isinstance(copy.acquire(), Held)
+        busy = Lease.acquire(run.path, Holder.current())
+        assert isinstance(busy, LeaseBusy)
+        assert busy.free_in is None, "it is seen to live"
+        copy.release()
+        holder.communicate(b"\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outlast_jobs.lease import STALE, Holder, Lease, LeaseBusy
+from outlast_jobs.lease import STALE, Holder, Lease
 from outlast_jobs.locks import Busy, Held, RunLock, hold_shared, is_busy, join_alive, lease_heard, read_holder
 from outlast_jobs.rundir import RunDirectory
 
@@ -336,63 +336,6 @@ def test_where_locks_are_doubted_both_lines_are_held(
     os.close(fd)
     lock.release()
     assert lease_heard(run) is None
-
-
-def test_who_waited_out_a_lease_from_the_future_has_the_run(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A dead host's heartbeat that lies a day ahead keeps a start waiting for a minute, and not for the day."""
-    from outlast_jobs import lease, locks
-    from outlast_jobs.filesystem import Filesystem
-
-    monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
-    other = Lease.acquire(run.path, _elsewhere(Holder.current()))
-    assert isinstance(other, Lease)
-    _age(run.path, -86_400.0)
-    lock = RunLock(run)
-    busy = lock.acquire()
-    assert isinstance(busy, Busy)
-    assert busy.free_in is not None
-    later = lease._now() + busy.free_in
-    monkeypatch.setattr(lease, "_now", lambda: later)
-    assert isinstance(lock.acquire(), Held)
-    assert other.renew() is False
-    lock.release()
-
-
-HOLDS_A_LEASE = """
-import sys
-from pathlib import Path
-from outlast_jobs import locks
-from outlast_jobs.filesystem import Filesystem
-from outlast_jobs.rundir import RunDirectory
-locks.filesystem_kind = lambda path: Filesystem("nfs4", path, True, False)
-lock = locks.RunLock(RunDirectory(Path(sys.argv[1])))
-print(type(lock.acquire()).__name__, flush=True)
-input()
-"""
-
-
-def test_the_lease_in_a_copy_is_nobodys(
-    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where leases exclude a copy is free while its original is held, and the original is not."""
-    from outlast_jobs import locks
-    from outlast_jobs.filesystem import Filesystem
-
-    monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
-    words = [sys.executable, "-c", HOLDS_A_LEASE, str(run.path)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"Held\n"
-        shutil.copytree(run.path, tmp_path / "copy")
-        copy = RunLock(RunDirectory(tmp_path / "copy"))
-        assert isinstance(copy.acquire(), Held)
-        busy = Lease.acquire(run.path, Holder.current())
-        assert isinstance(busy, LeaseBusy)
-        assert busy.free_in is None, "it is seen to live"
-        copy.release()
-        holder.communicate(b"\n")
 
 
 def test_one_that_got_flock_keeps_out_one_that_did_not(run: RunDirectory) -> None:
