@@ -88,6 +88,7 @@ class Ending(Struct, frozen=True):
     final_sealed: bool = False
     sick_step: int | None = None
     stopped_by: Literal["person", "restart", "notice"] | None = None
+    given: bool = True  # a generation to restore; without one its first failure is no generation's fault
     left: bool = False  # it ended by itself, without a trainer, and what it had started went on
     oom_kills: int = 0  # processes that the kernel killed around us meanwhile, for lack of memory
 

@@ -183,6 +183,11 @@ def _after_crash(c: Counters, outcome: Outcome, policy: Policy, rng: float) -> t
         after = replace(after, stepped_back=failure.signature)
         return _counted(after, outcome, policy, rng, "older")
     if c.stepped_back.same_place(failure.signature) and not failure.passing:
+        if not e.given:
+            message = _first_line(failure.message)
+            return after, GiveUp(
+                f"{failure.signature}, twice before the first step{message}; {_counts(after)}"
+            )
         return after, GiveUp(
             f"{failure.signature} while restoring, from the older generation as well: the newest is not to blame"
             f"{_first_line(failure.message)}; go back to the code that saved them, or begin anew with --fresh; "

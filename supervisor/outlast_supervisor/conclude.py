@@ -258,6 +258,7 @@ def _facts(
         final_sealed=final,
         sick_step=live.sick,
         stopped_by=by,
+        given=live.chosen.name is not None,
         left=ending.left,
         oom_kills=examined.oom_kills if examined else 0,
     )

@@ -116,3 +116,13 @@ def test_a_run_that_gets_sick_ever_earlier_is_given_up() -> None:
         counters, taken = decide(counters, classify(ending, policy), policy, 0.5)
         assert isinstance(taken, Again) == (number < 4), taken
     assert isinstance(taken, GiveUp)
+
+
+def test_a_first_start_that_fails_blames_no_generation() -> None:
+    """Without a generation the same failure twice gives up, and neither an older one nor --fresh is spoken of."""
+    bare = replace(RESTORE, given=False)
+    _, action = after(bare, bare)
+    assert isinstance(action, GiveUp)
+    assert "twice before the first step" in action.reason
+    assert "older" not in action.reason
+    assert "--fresh" not in action.reason
