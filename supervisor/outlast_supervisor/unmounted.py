@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
+
+from outlast_jobs.filesystem import filesystem_kind
 
 FSTAB = "/etc/fstab"
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -29,4 +32,10 @@ def without_its_disk(run_dir: str) -> str:
             table = file.read()
     except OSError:
         return ""
-    return missing_mount(os.path.realpath(run_dir), table, os.path.ismount)
+    return missing_mount(os.path.realpath(run_dir), table, _is_mounted)
+
+
+def _is_mounted(point: str) -> bool:
+    """By the kernel's list: ``os.path.ismount`` sees no bind mount of a folder on the same disk."""
+    found = filesystem_kind(Path(point))
+    return found.type == "unknown" or str(found.mount) == os.path.realpath(point)

@@ -53,8 +53,11 @@ def test_a_run_whose_disk_is_not_mounted_does_not_start_anew(make_run: MakeRun) 
     assert without.wait() == ExitCode.CANNOT_WRITE
     assert f'"{disk}", which /etc/fstab names, is not mounted; mount it' in without.output
     assert list(disk.iterdir()) == []
-    mounted = run.start(wrapper=under(f'mount -t tmpfs tmpfs "{disk}" &&'))
-    assert mounted.wait() == ExitCode.DONE, mounted.output
+    folder = run.folder / "folder of the same disk"
+    folder.mkdir()
+    for mount in ("-t tmpfs tmpfs", f'--bind "{folder}"'):
+        mounted = run.start(wrapper=under(f'mount {mount} "{disk}" &&'))
+        assert mounted.wait() == ExitCode.DONE, mounted.output
     assert list(disk.iterdir()) == []
     assert run.start("--fresh", wrapper=under("")).wait() == ExitCode.DONE
     assert run.start(wrapper=under("")).wait() == ExitCode.DONE, "a run that is there goes on"
