@@ -160,7 +160,7 @@ def _order(
             return finish(
                 ledger,
                 ExitCode.DONE,
-                reason,
+                f"complete: {reason}",
                 (*before, Note(journal.DONE, {"attempt": ledger.attempt}), Hook("done", reason)),
             )
         case restart.GiveUp(reason):
