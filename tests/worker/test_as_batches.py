@@ -193,3 +193,23 @@ def test_torchdatas_loader_is_refused_where_it_forgets(options: dict[str, Any], 
     """What would draw another order after a restart, and say nothing, is refused by name with the cure."""
     with pytest.raises(NotResumable, match=f"{why}.*batches"):
         as_batches(stateful(0, **options))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_a_loader_that_saves_its_order_itself_is_taken_as_it_is() -> None:
+    """Whatever its sampler, and whichever class it is made of: what has a state of its own is the script's affair."""
+
+    class Plain(DataLoader[Any]):
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
+    class Own(StatefulDataLoader[Any]):
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+    for kind in (Plain, Own):
+        loader = kind(PLAIN, sampler=RandomSampler(PLAIN))
+        assert as_batches(loader) is loader

@@ -77,7 +77,7 @@ def as_batches(data: Any) -> Any:
     generator, not by it. NotResumable, with the cure, for all that can't be taken up again.
     """
     if isinstance(data, Batches) or _is_stateful(data):
-        if isinstance(data, DataLoader):
+        if isinstance(data, DataLoader) and _saves_as_torchdata(data):
             _refuse_forgetful(data)
         return data
     if not isinstance(data, DataLoader):
@@ -95,6 +95,12 @@ def as_batches(data: Any) -> Any:
 
 def _is_stateful(data: Any) -> bool:
     return callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None))
+
+
+def _saves_as_torchdata(loader: DataLoader[Any]) -> bool:
+    """Whether its state is what torchdata saves: one of a script's own making may know the order."""
+    module = getattr(getattr(type(loader), "state_dict", None), "__module__", None)
+    return str(module).partition(".")[0] == "torchdata"
 
 
 def _refuse_forgetful(loader: DataLoader[Any]) -> None:
