@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 import time
@@ -12,12 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from outlast_jobs.contract import Env, ExitCode, Phase
+from outlast_worker import forked
 from outlast_worker.batches import as_batches
 from outlast_worker.context import RunContext
 from outlast_worker.feed import Feed
+from outlast_worker.leaving import OWN_EXITS
 from outlast_worker.ledger import Ledger, Record
 from outlast_worker.losses import loss_reading, reading
-from outlast_worker.metrics import RESERVED
+from outlast_worker.metrics import RESERVED, ids_digest
 from outlast_worker.parts import Parts
 from outlast_worker.phases import phase_named
 from outlast_worker.rng import capture_rng_state, restore_rng_state, rng_digests
@@ -60,6 +61,7 @@ class Checkpointer:
         self._entered = False
         context = RunContext.from_env()
         self._session: Session | None = None
+        self._forked = False
         self._proof: Proof | None = None
         if context is not None:
             # With all that saving takes: from here on nothing is imported, be the file system gone or the time short.
@@ -283,6 +285,7 @@ class Checkpointer:
                 self._proof.opened(session.metrics.line, head)
                 self._proof.starts(self.step_count, capture_rng_state())
         self._ledger.on_sick = session.sick
+        forked.in_children(self._left_to_parent, session)
 
     def _act(self) -> None:
         """What this boundary asks for, under a supervisor."""
@@ -311,7 +314,7 @@ class Checkpointer:
         if self._proof is not None:
             line["proof"] = self._proof.boundary(capture_rng_state())
         if ids and self._session is not None:
-            line["ids"] = ids if self._session.context.record_ids else _ids_digest(ids)
+            line["ids"] = ids if self._session.context.record_ids else ids_digest(ids)
         return line
 
     def _keep_boundary(self, session: Session, rng: dict[str, Any]) -> None:
@@ -353,7 +356,7 @@ class Checkpointer:
             return
         with contextlib.suppress(Exception):  # a device that failed has no losses to give
             self._ledger.flush()
-        if isinstance(error, SystemExit) and error.code in _OWN_EXITS:
+        if isinstance(error, SystemExit) and error.code in OWN_EXITS:
             if error.code in (None, 0):
                 from outlast_worker.session import say
 
@@ -382,16 +385,14 @@ class Checkpointer:
     def _rng_loss_allowed(self) -> bool:
         return self._session is not None and self._session.context.allow_rng_loss
 
+    def _left_to_parent(self) -> None:
+        """In a forked child: it has the trainer's files open, and what it does is no part of the run."""
+        self._ledger.write, self._session, self._forked = None, None, True
+
     def _need_entered(self, what: str) -> None:
+        if self._forked:
+            raise RuntimeError(forked.WHY.format(what=what, pid=os.getpid()))
         if not self._entered:
             raise RuntimeError(
                 f"cannot call {what}() outside the Checkpointer: write “with ckpt:” around the training"
             )
-
-
-_OWN_EXITS = (None, 0, ExitCode.SAVED, ExitCode.UNUSABLE, ExitCode.CANNOT_WRITE)
-"""Codes of a SystemExit that is no failure of the script: it says so by itself, or we raised it."""
-
-
-def _ids_digest(ids: list[int]) -> str:
-    return hashlib.blake2b(",".join(map(str, ids)).encode(), digest_size=8).hexdigest()

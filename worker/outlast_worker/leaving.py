@@ -10,6 +10,11 @@ import os
 import sys
 from typing import Any
 
+from outlast_jobs.contract import ExitCode
+
+OWN_EXITS = (None, 0, ExitCode.SAVED, ExitCode.UNUSABLE, ExitCode.CANNOT_WRITE)
+"""Codes of a SystemExit that is no failure of the script: it says so by itself, or we raised it."""
+
 
 class Leaving(SystemExit):
     """A SystemExit; where it is what ends the process, the memory is left to the system to be freed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -83,3 +84,8 @@ def _plain(value: Any) -> Any:
         return value
     item = getattr(value, "item", None)
     return _plain(item()) if callable(item) else str(value)
+
+
+def ids_digest(ids: list[int]) -> str:
+    """What stands for the samples of a step where they are not recorded themselves."""
+    return hashlib.blake2b(",".join(map(str, ids)).encode(), digest_size=8).hexdigest()
