@@ -184,7 +184,7 @@ def examine(desk: Desk, attempt: int, job: Job | None = None) -> ev.Examined:
         last_step=max(last_step(desk.run.attempt_metrics(attempt)), adopted or 0),
         failure=signature_from_log(tail),
         tail="\n".join(tail.splitlines()[-TAIL_LINES:]),
-        oom_kills=max(0, (desk.oom_kills or 0) - (before or 0)),
+        oom_kills=0 if before is None or desk.oom_kills is None else max(0, desk.oom_kills - before),
     )
 
 
