@@ -113,6 +113,7 @@ class Checkpointer:
     def __enter__(self) -> Self:
         self._entered = True
         if self._session is not None:
+            self._session.be_sole()
             with self._session.reporting(self.step_count):
                 self._attach(self._session)
         self._act()

@@ -15,7 +15,7 @@ import msgspec
 from outlast_jobs.cadence import due
 from outlast_jobs.contract import PROTOCOL, Env, ExitCode, ExitWord, Field, Phase
 from outlast_jobs.errors import Fenced, IntegrityError
-from outlast_jobs.generation import META
+from outlast_jobs.generation import META, writing_folder
 from outlast_jobs.locks import join_alive
 from outlast_jobs.rundir import RunDirectory
 from outlast_worker import children, output
@@ -33,6 +33,7 @@ from outlast_worker.restoring import Loaded, bad_report
 from outlast_worker.resume import drift, load
 from outlast_worker.sealing import Descriptions, Seals
 from outlast_worker.signals import Signals
+from outlast_worker.sole import be_sole
 
 _ROOM = 3000
 """Bytes of JSON that surely fit into one notification beside its key."""
@@ -92,6 +93,10 @@ class Session:
             self._final_step = index.step if index.final and self.context.own_resume else None
             self.seals.expect(index.total_bytes, len(index.files))
         return self.loaded
+
+    def be_sole(self) -> None:
+        """Raises NotAlone, of which the supervisor hears nothing: it is no failure of the trainer that it knows."""
+        be_sole(writing_folder(self.context.checkpoints, self.context.attempt))
 
     def attach(self) -> None:
         """Show that this process lives, and let the signals in."""
