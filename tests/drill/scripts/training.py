@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import subprocess
@@ -45,7 +46,8 @@ def main() -> None:
     ckpt = Checkpointer(model=model, optimizer=optimizer)
     with ckpt:
         if args.deaf:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # as a C library would: what Python has set is taken back at the next boundary
+            ctypes.CDLL(None).signal(int(signal.SIGTERM), ctypes.c_void_p(int(signal.SIG_DFL)))
         if args.stray:
             subprocess.run(["sh", "-c", STRAY], env={"PATH": os.defpath}, start_new_session=True, check=True)
         first = True

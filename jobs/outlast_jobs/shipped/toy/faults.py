@@ -49,7 +49,8 @@ class Faults:
     def begin(self) -> None:
         """Once training begins: what lasts for the whole attempt."""
         if self.on and self.args.ignore_term:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            # as a C library would: what Python has set is taken back at the next boundary
+            ctypes.CDLL(None).signal(int(signal.SIGTERM), ctypes.c_void_p(int(signal.SIG_IGN)))
         if self.on and self.args.grandchild:
             print(f"grandchild {start_daemon()}", flush=True)
 
