@@ -15,6 +15,7 @@ from outlast_jobs.lease import HEARTBEAT, Holder, Lease, LeaseBusy, parse_holder
 from outlast_jobs.rundir import RunDirectory
 
 _UNSUPPORTED = frozenset([errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+_RENAMES = 10  # of one run directory, while one start opens its lock
 _EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
 _LIMIT = 16 * 1024
@@ -71,7 +72,6 @@ class RunLock:
         """Take the run, or say who has it. A loser changes no byte of it; OSError where it can't be tried."""
         if self._fd >= 0:
             raise RuntimeError(f'the lock of "{self._run.path}" is already held by this object')
-        self._run.path.mkdir(parents=True, exist_ok=True)
         while True:
             fd = _open_lock(self._run)
             try:
@@ -254,7 +254,15 @@ def is_busy(run: RunDirectory) -> bool | None:
 
 
 def _open_lock(run: RunDirectory) -> int:
-    return os.open(run.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    tries = 0
+    while True:
+        run.path.mkdir(parents=True, exist_ok=True)
+        try:
+            return os.open(run.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # in between, one that begins anew has put the old run aside
+            tries += 1
+            if tries == _RENAMES:
+                raise
 
 
 def _still_there(run: RunDirectory, fd: int) -> bool:

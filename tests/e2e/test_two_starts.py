@@ -17,7 +17,8 @@ from tests.waiting import wait_until
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.identity import ProcessIdentity
-from outlast_jobs.locks import read_holder
+from outlast_jobs.locks import Held, RunLock, read_holder
+from outlast_jobs.rundir import RunDirectory
 
 GATED = (sys.executable, str(SCRIPTS / "gated.py"))
 PAIRS = 50
@@ -160,3 +161,23 @@ def test_a_late_start_changes_no_byte(make_run: MakeRun) -> None:
 def is_stopped(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat").read_bytes()
     return stat[stat.rindex(b")") + 2 :][:1] == b"T"
+
+
+def test_a_run_that_is_put_aside_meanwhile_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start between whose looks another has renamed the old run takes the new folder, and is no failed write."""
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    opened = os.open
+
+    def renamed_first(path: Any, *args: Any, **more: Any) -> int:
+        if path == run.lock and not (tmp_path / "old").exists():
+            run.path.rename(tmp_path / "old")
+        return opened(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", renamed_first)
+    lock = RunLock(run)
+    assert isinstance(lock.acquire(), Held)
+    lock.release()
+    assert run.lock.exists()
