@@ -16,25 +16,15 @@ from outlast_jobs import events as journal
 from outlast_jobs.jobfile import Job, JobFileError, load_job
 from outlast_jobs.requests import Request, remove_request
 
+from . import early, linux, pins, processes
 from . import events as ev
-from . import linux, pins, processes
 from .carry import Carrier
 from .launch import Launcher, policy_of
 from .loop import Loop
 from .sdnotify import ServiceManager
 from .startup import digests_of, write_job
 
-SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGXCPU,
-    signal.SIGTSTP,
-    signal.SIGCONT,
-)
+SIGNALS = (*early.HEEDED, signal.SIGTSTP, signal.SIGCONT)
 # nohup and a shell's "&" ask for that, and are obeyed
 _POLITELY_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 

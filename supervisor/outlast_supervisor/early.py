@@ -9,7 +9,7 @@ from types import FrameType
 pending: list[int] = []
 """Numbers of the signals that came, in the order in which they came."""
 
-_KEPT = (
+HEEDED = (
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
@@ -18,6 +18,7 @@ _KEPT = (
     signal.SIGUSR2,
     signal.SIGXCPU,
 )
+"""What a cluster, a terminal or a limit sends to a supervisor, and to all of its job."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
 _LOOK = 0.1  # seconds: a signal ends no sleep
 _MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # nohup, and a shell's `&`, ask for that
@@ -29,12 +30,12 @@ def _keep(number: int, _frame: FrameType | None) -> None:
 
 def install() -> None:
     """Keep signals from ending this process while it loads; as PID 1 they would not even arrive otherwise."""
-    for number in _KEPT:
+    for number in HEEDED:
         if number in _MAY_BE_IGNORED and signal.getsignal(number) is signal.SIG_IGN:
             continue
         signal.signal(number, _keep)
     # whoever started us may have them blocked, and exec keeps that
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _KEPT)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
 
 
 def stop_wanted() -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from outlast_supervisor import linux
+from outlast_supervisor.early import HEEDED
 
 from . import aws, azure, gce
 from .fetch import Service
@@ -23,15 +24,6 @@ EVERY = "OUTLAST_NOTICES_EVERY"
 """Environment variable: seconds between two looks, in place of what each vendor recommends."""
 TELL_AFTER = 3  # looks in vain before it is told: one alone happens anywhere
 LONGEST_PAUSE = 60.0  # seconds between looks at a service that has never answered: it is not there
-_UNHEARD = {
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGXCPU,
-}
 
 
 @dataclass(frozen=True)
@@ -107,7 +99,7 @@ def _watch(watch: Watch, every: float | None) -> None:
 
 def main() -> None:
     """Watch one cloud until the supervisor ends."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _UNHEARD)  # what is sent to all of a job is not for us
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)  # what is sent to all of a job is not for us
     parent, cloud = int(sys.argv[1]), sys.argv[2]
     linux.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:  # it ended before we asked to be told
