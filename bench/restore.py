@@ -34,7 +34,7 @@ import torch.distributed.checkpoint as dcp
 from outlast_jobs.buffer_note import File
 from outlast_jobs.generation import decode_index
 from outlast_worker import TrainState, save_sharded_checkpoint
-from outlast_worker.buffer import aligned
+from outlast_worker.buffer import Buffer, aligned
 from outlast_worker.inherited import Inherited
 from outlast_worker.restoring import read_generation
 
@@ -136,12 +136,13 @@ def distributed_load(path: Path, into: dict[str, Any]) -> None:
 def in_memory(generation: Path, files: list[Path]) -> Inherited:
     """The same files as an attempt leaves them in its buffer."""
     starts = aligned([path.stat().st_size for path in files])
-    fd = os.memfd_create("bench", os.MFD_CLOEXEC)
-    os.ftruncate(fd, starts[-1])
+    buffer = Buffer(starts[-1])
+    buffer.touch()
     for path, start in zip(files, starts, strict=False):
-        os.pwrite(fd, path.read_bytes(), start)
+        content = path.read_bytes()
+        buffer.view[start : start + len(content)] = content
     found = {p.name: File(p.name, start, p.stat().st_size) for p, start in zip(files, starts, strict=False)}
-    return Inherited(fd, generation.name, found)
+    return Inherited(os.dup(buffer.fd), generation.name, found)
 
 
 def compare(folder: Path, mb: int, rounds: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import queue
@@ -16,18 +15,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
+from .direct import ALIGN, DIRECT_FROM, UNABLE, go_buffered, go_direct
 from .errors import Cancelled
 
 BLOCK = 8 << 20
 """Bytes of a block: large enough for a disk, small enough to be in the processor's cache while it is hashed."""
-ALIGN = 4096
-"""What memory, length and place of a direct write must be a multiple of; no less will do on every disk."""
-DIRECT_FROM = 1 << 20
-"""Smaller files go through the page cache: a direct write costs a wait for the disk for each of them."""
 
 _RING = 3  # blocks of a file: one is made, one is written, one waits
 _KEEP_SIZE = 0x01  # fallocate(2): the length grows with the bytes, so that a torn file can be told by it
-_UNABLE = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Hasher(Protocol):
@@ -63,7 +58,7 @@ def fill(
 ) -> int:
     """Write all of ``image`` to the empty file behind ``fd``; the bytes written. OSError as the disk says it."""
     size = image.size
-    direct = direct and size >= DIRECT_FROM and _go_direct(fd)
+    direct = direct and size >= DIRECT_FROM and go_direct(fd)
     _reserve(fd, size)
     # Never closed by hand: an error's traceback may still hold a part of it. What is not used is never given.
     ring = memoryview(_memory(_RING * max(ALIGN, min(BLOCK, size))))
@@ -171,32 +166,19 @@ def _write_at(fd: int, block: memoryview, at: int, direct: bool) -> bool:
     """Write it all; whether further blocks may go direct. The odd end of a file never does."""
     while block.nbytes:
         if direct and block.nbytes % ALIGN and block.nbytes < ALIGN:
-            direct = _go_buffered(fd)
+            go_buffered(fd)
+            direct = False
         part = block[: block.nbytes - block.nbytes % ALIGN] if direct else block
         try:
             done = os.pwrite(fd, part, at)
         except OSError as error:
-            if not direct or error.errno not in _UNABLE:
+            if not direct or error.errno not in UNABLE:
                 raise
-            direct = _go_buffered(fd)  # not at this place, or not on this file system at all
+            go_buffered(fd)  # not at this place, or not on this file system at all
+            direct = False
             continue
         block, at = block[done:], at + done
     return direct
-
-
-def _go_direct(fd: int) -> bool:
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
-    except OSError as error:
-        if error.errno not in _UNABLE:
-            raise
-        return False
-    return True
-
-
-def _go_buffered(fd: int) -> bool:
-    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT)
-    return False
 
 
 def _reserve(fd: int, size: int) -> None:

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from outlast_jobs.buffer_state import ALIGN, HEADER, MAGIC, NOTE_AT, NOTE_MOST, header_at
+from outlast_jobs.buffer_state import HEADER, MAGIC, NOTE_AT, NOTE_MOST, header_at
 from outlast_jobs.contract import Schema
+from outlast_jobs.direct import ALIGN
 from outlast_jobs.errors import Corrupt, Malformed, UnknownSchema
 from outlast_jobs.generation import META, GenerationName, Index, safe_member
 from outlast_jobs.nans import KINDS

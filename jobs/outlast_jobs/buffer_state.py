@@ -14,8 +14,8 @@ import os
 import struct
 
 from outlast_jobs.contract import Schema
+from outlast_jobs.direct import ALIGN
 
-ALIGN = 4096  # of a page, and of a direct write
 NOTE_AT = ALIGN
 """Where the note begins, from the header on."""
 NOTE_MOST = 4 << 20

@@ -16,7 +16,8 @@ import pytest
 from tests.waiting import wait_until
 
 from outlast_jobs import blocks, durable, filesystem
-from outlast_jobs.blocks import ALIGN, BLOCK, DIRECT_FROM, Image
+from outlast_jobs.blocks import BLOCK, Image
+from outlast_jobs.direct import ALIGN, DIRECT_FROM
 
 
 class Bytes(Image):

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from outlast_jobs import buffer_state
-from outlast_jobs.blocks import ALIGN
 from outlast_jobs.buffer_state import State
+from outlast_jobs.direct import ALIGN
 from outlast_jobs.memory import SPARE, addressable, available, roomy
 from outlast_worker.hugepages import HUGE, map_shared, put_together
 

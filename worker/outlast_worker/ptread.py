@@ -1,7 +1,8 @@
 """Read a ``.pt`` file once: hashed while its tensors' bytes are read into the memory where they stay.
 
 A copy in between would double the memory, and a first touch of fresh memory costs more than the hash. So the
-bytes of each large tensor go straight into memory of their own, made of huge pages where the kernel has some.
+bytes of each large tensor go straight into memory of their own, made of huge pages where the kernel has some. What
+lies on the disk alone, as a save leaves it, goes there past the page cache, and is hashed while the disk goes on.
 Only when the digest of the whole file is right does the safe loader see it; what it has made is then given that memory.
 """
 
@@ -12,6 +13,7 @@ import collections
 import contextlib
 import hashlib
 import io
+import itertools
 import mmap
 import os
 import re
@@ -24,13 +26,18 @@ import torch
 from msgspec import Struct
 
 from outlast_jobs import durable
+from outlast_jobs.blocks import Hasher
+from outlast_jobs.direct import ALIGN, DIRECT_FROM, UNABLE, go_buffered, go_direct
 from outlast_jobs.errors import Cancelled, Corrupt
 from outlast_jobs.generation import FileEntry
+from outlast_worker.behind import Behind
 from outlast_worker.digest import bytes_of
 from outlast_worker.hugepages import HUGE
 from outlast_worker.ptfile import require_safe_loader
+from outlast_worker.resident import is_on_disk_alone
 
 _PIECE = 2 << 20  # one huge page: it is zeroed, filled and hashed while it is in the processor's cache
+_VECTOR = 64  # bytes that computing wants memory to begin at a multiple of
 _PLACED = 64 << 10  # bytes; below this, copying is cheaper than memory of its own
 _TAILS = (128 << 10, 4 << 20)  # bytes at the end in which the archive's directory is looked for
 _TENSOR = re.compile(r"[^/]+/data/[0-9]+")
@@ -127,17 +134,32 @@ class _Pass:
         self._member = member
         self._entry = entry
         self._gave_up = gave_up
-        self._digest = hashlib.sha256()
+        self._digest: Hasher = hashlib.sha256()
+        self._direct = False
         self._at = 0
         self._tail_at = entry.bytes
         self._tail = memoryview(b"")
         self.verified = Verified(entry.bytes)
 
     def run(self) -> None:
+        size = self._entry.bytes
+        cold = not self._base and size >= DIRECT_FROM and is_on_disk_alone(self._fd, size)
+        if cold and go_direct(self._fd):
+            go_buffered(self._fd)
+            self._direct = True
         records = self._records()
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         os.lseek(self._fd, self._base, os.SEEK_SET)
+        if not self._direct:
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            return self._read(records)
+        self._digest = behind = Behind(self._digest)
+        try:
+            self._read(records)
+        finally:
+            behind.end()
+
+    def _read(self, records: list[tuple[int, int]]) -> None:
         for at, length in records:
             self._place(at, length)
         self._plain(self._entry.bytes)
@@ -186,7 +208,7 @@ class _Pass:
         start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         self._plain(min(start, self._entry.bytes))
         if start + length <= self._entry.bytes:
-            storage, room = _room(length)
+            storage, room = _room(length, start)
             self._take(room, storage)
 
     def _plain(self, until: int) -> None:
@@ -196,40 +218,69 @@ class _Pass:
 
     def _take(self, part: memoryview, storage: torch.UntypedStorage | None = None) -> None:
         self.verified.add(self._at, part, storage)
-        for start in range(0, len(part), _PIECE):
+        fits = storage is not None and len(part) >= HUGE
+        ends = range(_PIECE - self._at % ALIGN, len(part), _PIECE)  # where pages end in the file as well
+        for start, end in itertools.pairwise((0, *ends, len(part))):
             if self._gave_up():
                 raise Cancelled(f"another file is damaged: {self._member!r} was not read to its end")
-            piece = part[start : start + _PIECE]
+            piece = part[start:end]
             fresh = max(0, min(len(piece), self._tail_at - self._at))
-            self._fetch(piece[:fresh])
+            self._fetch(piece[:fresh], fits=fits)
             if fresh < len(piece):
                 skip = self._at + fresh - self._tail_at
                 piece[fresh:] = self._tail[skip : skip + len(piece) - fresh]
             self._digest.update(piece)
             self._at += len(piece)
 
-    def _fetch(self, into: memoryview) -> None:
+    def _fetch(self, into: memoryview, *, fits: bool = False) -> None:
+        """The next bytes. Where ``fits``, memory and file have the same place in a page."""
         filled = 0
         while filled < len(into):
-            got = durable.read_into(self._fd, into[filled:])
+            piece = into[filled:]
+            got = -1
+            if fits and self._direct:
+                if skip := -(self._at + filled) % ALIGN:
+                    piece = piece[:skip]
+                else:
+                    got = self._fetch_direct(piece)
+            if got < 0:
+                got = durable.read_into(self._fd, piece)
             if not got:
                 at = os.lseek(self._fd, 0, os.SEEK_CUR) - self._base
                 raise Corrupt(f"{self._member!r} ended after {at} bytes, the index says {self._entry.bytes}")
             filled += got
 
+    def _fetch_direct(self, into: memoryview) -> int:
+        """As many of the next bytes as can be read past the page cache at once; -1 where none can."""
+        whole = len(into) // ALIGN * ALIGN
+        if not whole:
+            return -1
+        go_direct(self._fd)
+        try:
+            return durable.read_into(self._fd, into[:whole])
+        except OSError as error:
+            if error.errno not in UNABLE:
+                raise
+            self._direct = False
+            return -1
+        finally:
+            go_buffered(self._fd)
 
-def _room(length: int) -> tuple[torch.UntypedStorage, memoryview]:
-    """Fresh memory for one tensor; it is given back when the last tensor in it goes."""
+
+def _room(length: int, at: int) -> tuple[torch.UntypedStorage, memoryview]:
+    """Fresh memory for one tensor, which lies there in its file; it is given back when the last tensor in it goes."""
     if length < HUGE:
         storage = torch.UntypedStorage(length)
         return storage, bytes_of(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
     try:
         # private: a loader process that is forked must not write into the trainer's memory
-        memory = mmap.mmap(-1, length + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mmap.mmap(-1, length + HUGE + ALIGN, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no memory for a tensor of {length} bytes: {error.strerror}") from error
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     start = -whole.data_ptr() % HUGE
+    if at % _VECTOR == 0:
+        start += at % ALIGN  # a direct read takes memory and file at the same place in a page
     with contextlib.suppress(OSError, AttributeError):  # a kernel without them has small ones
         memory.madvise(mmap.MADV_HUGEPAGE)
     room = memoryview(memory)[start : start + length]

@@ -18,7 +18,8 @@ from typing import Any
 
 from tell import tell
 
-from outlast_jobs.blocks import DIRECT_FROM, Image
+from outlast_jobs.blocks import Image
+from outlast_jobs.direct import DIRECT_FROM
 from outlast_jobs.errors import Fenced
 from outlast_jobs.generation import GenerationName, Index
 from outlast_jobs.locks import join_alive
