@@ -64,7 +64,7 @@ class Signals(Section, frozen=True):
 class Save(Section, frozen=True):
     """When to save: after so many steps or so much time, whichever comes first."""
 
-    every_steps: Annotated[_Steps | None, _doc("save when so many steps passed since the last save")] = None
+    every_steps: Annotated[_Steps | None, _doc("save at the first boundary past each multiple")] = None
     every_seconds: Annotated[_Span | None, _doc("save when so much time passed since the last save")] = None
     every: Annotated[
         Literal["auto"] | None,
@@ -85,7 +85,9 @@ class Keep(Section, frozen=True):
     """Which generations stay on disk."""
 
     last: Annotated[_Count, _doc("so many of the newest verified generations")] = 3
-    every_steps: Annotated[_Steps | None, _doc("one generation for every so many steps, for ever")] = None
+    every_steps: Annotated[
+        _Steps | None, _doc("also the first generation at or past each multiple, for ever")
+    ] = None
     max_bytes: Annotated[_Size | None, _doc("drop older ones when all together are larger")] = None
 
 
@@ -111,7 +113,7 @@ class Stop(Section, frozen=True):
     """How the worker is stopped."""
 
     grace: Annotated[
-        _Span, _doc("time for the save from the notice on, before SIGTERM and SIGKILL go to all")
+        _Span, _doc("from the stop signal to SIGTERM for all that was started; SIGKILL follows 2 s later")
     ] = 30.0
     on_usr1: Annotated[
         Literal["auto", "save", "stop"], _doc("what SIGUSR1 to outlast means; auto asks for the end time")

@@ -1,7 +1,7 @@
 """The Kubernetes Job by which a cluster carries a job on: a manifest as plain values, and as YAML.
 
-Fields and rules are those of the batch/v1 API, whose reference describes each (Kubernetes 1.31 or newer, where
-`podFailurePolicy` is stable; `podReplacementPolicy` is on by default from 1.29 on).
+Fields and rules are those of the batch/v1 API, whose reference describes each (Kubernetes 1.29 or newer, where
+`podReplacementPolicy` is on by default; `podFailurePolicy` is since 1.26).
 """
 
 from __future__ import annotations
