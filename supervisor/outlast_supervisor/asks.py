@@ -154,7 +154,7 @@ class Asks:
             self._carrier.answer(request.id, True, pins.unpinned(name))
 
     def _reload(self, source: str, request: str) -> None:
-        """Cadence, keep, hang, stop and hooks count at once, the command from the next start on."""
+        """What only the supervisor decides counts at once, what the worker is told from the next attempt on."""
         old, extra = self._launcher.job, self._launcher.extra
         if old.source is None:
             self._refuse(request, "this run has no job file to read again")
@@ -174,7 +174,7 @@ class Asks:
         self._carrier.note(journal.JOB_CHANGED, {**self.digests, "changes": changes})
         self._carrier.tell(f"the job file was read again ({read.source})", "info")
         self._carrier.answer(
-            read.request, True, "read again; a changed command counts from the next start on"
+            read.request, True, "read again; a changed command counts from the next attempt on"
         )
         self._loop.post(ev.Tick())
 

@@ -25,7 +25,7 @@ Step = tuple[State, tuple[Action, ...]]
 
 def hold_by_person(ledger: Ledger, after: tuple[Action, ...] = ()) -> Step:
     """The run is stopped by hand: it stays stopped until a person releases it."""
-    reason = f"stopped by {ledger.holding}; go on with: outlast run --release"
+    reason = f"stopped by {ledger.holding}; go on with: outlast run JOB --release"
     answer = (Answer(ledger.stop_request, True, "stopped; the run is held"),) if ledger.stop_request else ()
     return Finished(ledger, ExitCode.HELD, reason), (
         *after,

@@ -22,6 +22,7 @@ PLAIN_EVERY = 60.0
 _MOST = 4000  # bytes in one write: less than the 4096 that a pipe which is ready takes without blocking
 _HOLD_BACK = 200  # lines kept while nobody reads
 _GAP = "  "  # between the parts of a line
+_IDLE = frozenset({"clearing", "choosing", "launching", "waiting"})  # states without a worker
 
 
 class Stream(Protocol):
@@ -60,7 +61,9 @@ class Progress:
     def update(self, snapshot: Mapping[str, Any], now: float | None = None) -> None:
         """Show where the run is; as often as the caller likes, drawn as often as a person can read."""
         now = time.monotonic() if now is None else now
-        due = self._drawn_at is None or now - self._drawn_at >= (EVERY if self._live else PLAIN_EVERY)
+        if self._drawn_at is None:  # elsewhere than on a terminal events tell how it begins
+            self._drawn_at = now - EVERY if self._live else now
+        due = now - self._drawn_at >= (EVERY if self._live else PLAIN_EVERY)
         if self._live:
             if due:
                 self._drawn_at, self._line = now, describe(snapshot, time.time())
@@ -186,7 +189,9 @@ def describe(snapshot: Mapping[str, Any], wall: float) -> str:
 
 
 def _trains(snapshot: Mapping[str, Any]) -> bool:
-    return snapshot.get("step") is not None and snapshot.get("phase") not in ("import", "restore")
+    if snapshot.get("phase") in ("import", "restore") or str(snapshot.get("state")) in _IDLE:
+        return False
+    return snapshot.get("step") is not None
 
 
 def measures(snapshot: Mapping[str, Any]) -> list[str]:

@@ -78,7 +78,7 @@ def save_asked(state: Starting | Running, event: ev.SaveAsked, ctx: Context) -> 
     if isinstance(state, Running):
         return state, (note, SignalTrainers("save")) if again else ()
     if ctx.policy.shielded:
-        return state, (Say(f"{event.source}: held until the trainer attaches"),)
+        return state, (Say(f"{event.source}: the save waits until the trainer attaches"),)
     return state, (note, SignalWorker("save"))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from outlast_jobs import durable
 from outlast_jobs.errors import IntegrityError
-from outlast_jobs.history import History
 from outlast_jobs.jobfile import Job, command_digest, job_digest, job_to_yaml
 from outlast_jobs.locks import Busy, RunLock
 from outlast_jobs.rundir import RunDirectory
@@ -70,21 +69,6 @@ def digests_of(job: Job) -> dict[str, str]:
         "command_digest": command_digest(job),
         "code_digest": code_digest(job),
     }
-
-
-def measured(known: History) -> tuple[float | None, float | None]:
-    """What the run's own past says: how long a save takes, and how long an attempt lives until it fails."""
-    saves = [sealed.seconds for sealed in known.sealed.values() if sealed.seconds is not None]
-    lives = [
-        attempt.ended - attempt.started
-        for attempt in known.attempts
-        if attempt.ended is not None and attempt.outcome != "done"
-    ]
-    return _mean(saves), _mean(lives)
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def write_job(run: RunDirectory, job: Job) -> bool:

@@ -96,6 +96,7 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
     job = options.job
     preflight(job)
     run = RunDirectory(Path(job.run_dir))
+    _refuse_from(run, job, options.from_generation)
     if not options.fresh:
         _refuse_unmounted(run)
     lock = _take(run, options)
@@ -128,6 +129,16 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
         return session.run(_opening(created.note or warning, released))
     finally:
         bounded(lock.release, RELEASE_WAIT)  # on a dead disk the kernel does it, when we are gone
+
+
+def _refuse_from(run: RunDirectory, job: Job, name: str | None) -> None:
+    """A slip in the name of a generation must not leave a run that looks as if none of its own could be used."""
+    if name and not any(os.path.lexists(Path(place, name)) for place in (run.checkpoints, ".", job.workdir)):
+        raise Refused(
+            ExitCode.USAGE,
+            f'--from "{name}": there is no such generation, here or in "{run.checkpoints}"; '
+            "outlast verify shows those of the run",
+        )
 
 
 def _refuse_unmounted(run: RunDirectory) -> None:

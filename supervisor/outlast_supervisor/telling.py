@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -42,5 +43,15 @@ class Teller:
         if not self._terminal:
             print(f"{self._head}{text}", file=sys.stderr, flush=True)
             return
+        text = _fit(text)
         print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
         self._width = len(text)
+
+
+def _fit(text: str) -> str:
+    """As much as one line has room for: what is wrapped cannot be renewed in place."""
+    try:
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:
+        width = 80
+    return text if len(text) < width else text[: width - 2] + "…"

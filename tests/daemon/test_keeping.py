@@ -221,7 +221,7 @@ def test_status_shows_the_folder(yard: Yard) -> None:
     for told in (yard.outlast("status", str(yard.folder)), yard.outlast("status", cwd=yard.folder)):
         assert told.returncode == 0
         assert "a " in told.stdout.splitlines()[1]
-        assert "b.yaml  queued: waits for a place: 1 run" in told.stdout
+        assert "b.yaml  queued: waits for a place: --max-running is 1" in told.stdout
         assert "c.yaml  refused: " in told.stdout
 
 

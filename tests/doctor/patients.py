@@ -39,12 +39,13 @@ def job(folder: Path, said: Mapping[str, str] | str = SOUND, **more: Any) -> Pat
     return file
 
 
-def give_past(run: Path, step: float, save: float) -> None:
-    """Let a run have shown how many seconds a step and a save take."""
+def give_past(run: Path, step: float, save: float, cost: float | None = None) -> None:
+    """Let a run have shown how many seconds a step and a save take, and what of that the training lost."""
     directory = RunDirectory(run)
     directory.create()
     writer = JournalWriter.open(directory)
     sealed = {"generation": "step-000000008.a0001", "step": 8, "bytes": 4096, "seconds": save}
+    sealed |= {} if cost is None else {"cost": cost}
     writer.write([writer.append(events.SEALED, sealed)])
     writer.close()
     lines = ['{"schema": "outlast.metrics/1", "attempt": 1, "restored_step": 0}']

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import re
 import subprocess
 import sys
+import termios
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,7 +208,7 @@ def test_few_open_files(tmp_path: Path) -> None:
             "failure",
             "does not import",
         ),
-        ({**SOUND, "outlast_worker failed": "ImportError: no"}, "failure", "pip install outlast"),
+        ({**SOUND, "outlast_worker failed": "ImportError: no"}, "failure", "install outlast"),
         ({**SOUND, "outlast_jobs": "0.0.1"}, "warning", "0.0.1"),
         ("#!/bin/sh\necho lib missing >&2; exit 3\n", "failure", "lib missing"),
         ("#!/no/such/shell\n", "failure", "does not say"),
@@ -263,7 +266,7 @@ def test_the_state_of_the_run(make_run: MakeRun) -> None:
     before = sorted(os.listdir(run.directory.path))
     found = doctor(run.job_file)
     assert "supervises it already" in found.of("run")[0]
-    assert "now it would cost" in found.of("kill")[0]
+    assert "a kill now would cost" in found.of("kill")[0]
     assert sorted(os.listdir(run.directory.path)) == before
     assert supervisor.running()
     assert run.cli("stop", str(run.directory.path)).code == 0
@@ -312,7 +315,16 @@ def test_saves_that_come_too_seldom_or_too_often(tmp_path: Path) -> None:
     """A cadence is held against what saves cost."""
     give_past(tmp_path / "run", step=1.0, save=20.0)
     found = doctor(job(tmp_path, save={"every_seconds": "30s"}))
-    assert any(line.startswith("warning: saves take 20 s each") for line in found.of("kill")), found.lines
+    assert any(line.startswith("warning: each save costs the training 20 s") for line in found.of("kill")), (
+        found.lines
+    )
+
+
+def test_saves_beside_the_training_cost_what_the_training_lost(tmp_path: Path) -> None:
+    """However long one takes: what it holds up is held against the cadence."""
+    give_past(tmp_path / "run", step=1.0, save=20.0, cost=0.1)
+    found = doctor(job(tmp_path, save={"every_seconds": "30s"}))
+    assert not any("each save costs" in line for line in found.of("kill")), found.lines
 
 
 # -- who started it ------------------------------------------------------------------------------------------
@@ -338,6 +350,27 @@ def test_in_a_shell(tmp_path: Path) -> None:
     with open(tmp_path / "log", "a") as log:
         subprocess.run([OUTLAST, "doctor", str(file)], stdout=log, check=True)
     assert "is a file that is appended to" in (tmp_path / "log").read_text()
+
+
+def test_on_a_narrow_terminal(tmp_path: Path) -> None:
+    """Lines are wrapped between words, below one another; NO_COLOR takes the colours away."""
+    file = job(tmp_path)
+    for colours in (True, False):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            termios.tcsetwinsize(1, (40, 60))
+            env = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
+            os.execve(OUTLAST, [OUTLAST, "doctor", str(file)], env | ({} if colours else {"NO_COLOR": "1"}))
+        said = b""
+        with contextlib.suppress(OSError):  # its end
+            while data := os.read(terminal, 4096):
+                said += data
+        os.waitpid(pid, 0)
+        os.close(terminal)
+        assert (b"\x1b" in said) is colours
+        lines = [re.sub("\x1b.*?m", "", line) for line in said.decode().splitlines()]
+        assert not [line for line in lines if len(line) > 60 and " " in line[24:]]
+        assert any(line.startswith(" " * 22) and "→" not in line for line in lines), lines
 
 
 @needs("namespaces")

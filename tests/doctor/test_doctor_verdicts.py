@@ -225,7 +225,7 @@ def test_an_automatic_cadence_is_told_as_it_would_be_now() -> None:
     assert job.save.between[0] < wanted < job.save.between[1]
     assert format_duration(round(wanted, 1)) in lines[0].text
     fixed = msgspec.structs.replace(JOB, save=Save(every_seconds=wanted))
-    assert "warning" in levels(state.cost(SimpleNamespace(status=None), fixed, Past(save=2000.0)))  # type: ignore[arg-type]
+    assert "warning" in levels(state.cost(SimpleNamespace(status=None), fixed, Past(paced=rough)))  # type: ignore[arg-type]
 
 
 def test_the_95th_percentile() -> None:

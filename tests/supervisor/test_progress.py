@@ -92,6 +92,7 @@ def test_one_line_says_step_total_loss_rate_time_left_last_save_and_risk() -> No
     ("change", "part"),
     [
         ({"step": None, "state": "waiting"}, "waiting"),
+        ({"phase": None, "state": "waiting"}, "bytelm  waiting"),
         ({"phase": "eval"}, "eval"),
         ({"step": 0, "phase": "import", "state": "starting"}, "bytelm  starting  import"),
         ({"rate": 0.2}, "5.0 s/step"),
@@ -136,11 +137,13 @@ def test_any_snapshot_is_described_in_one_line(snapshot: dict[str, Any]) -> None
 def test_plain_lines_come_with_news_and_once_a_minute(pipe: Pipe) -> None:
     """That a new attempt trains is told at once, steps only every minute, other states by events."""
     progress = Progress(pipe)
+    progress.update({**SNAPSHOT, "state": "clearing", "step": None}, -1.0)
+    assert pipe.text() == ""
     progress.update(SNAPSHOT, 0.0)
     progress.update({**SNAPSHOT, "step": 501, "phase": "save"}, 1.0)
     progress.update({**SNAPSHOT, "step": 502}, PLAIN_EVERY - 1)
     assert pipe.text().count("\n") == 1
-    progress.update({**SNAPSHOT, "attempt": 4, "state": "waiting", "step": None}, PLAIN_EVERY - 0.7)
+    progress.update({**SNAPSHOT, "attempt": 4, "state": "waiting"}, PLAIN_EVERY - 1.7)
     assert pipe.text() == ""
     progress.update({**SNAPSHOT, "attempt": 4}, PLAIN_EVERY - 0.5)
     progress.update({**SNAPSHOT, "attempt": 4, "step": 503}, 2 * PLAIN_EVERY)

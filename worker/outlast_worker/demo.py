@@ -117,12 +117,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             results.append(result)
             if not args.json:
                 print(_line(result), flush=True)
-    except (DemoFailed, OSError, ValueError) as error:
+        passed = all(result["passed"] for result in results)
+        report = {"passed": passed, "demos": results}
+        atomic_write_json(report, output / REPORT)
+    except OSError as error:
+        what = f'cannot write in "{output}": {error.strerror or error}; name another place with --output'
+        print(f"outlast: the demonstration could not be completed: {what}", file=sys.stderr)
+        return Answer.UNDECIDED
+    except (DemoFailed, ValueError) as error:
         print(f"outlast: the demonstration could not be completed: {error}", file=sys.stderr)
         return Answer.UNDECIDED
-    passed = all(result["passed"] for result in results)
-    report = {"passed": passed, "demos": results}
-    atomic_write_json(report, output / REPORT)
     if args.json:
         print(msgspec.json.encode(report).decode())
     else:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
 
 import click
 
+from outlast_jobs.contract import ExitCode
 from outlast_supervisor.commands.shared import EXIT_CODES
 from outlast_supervisor.quick.ends import Failed, ended
 
@@ -71,12 +73,17 @@ class _Lazy(click.Group):
 
 @click.command(
     cls=_Lazy,
-    epilog=EXIT_CODES,
+    invoke_without_command=True,
+    epilog=EXIT_CODES.replace("Exit codes:", "Exit codes of outlast run:"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(package_name="outlast", prog_name="outlast")
-def root() -> None:
+@click.pass_context
+def root(ctx: click.Context) -> int:
     """Keep a training run alive on machines that do not last."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help(), file=sys.stderr)
+    return ExitCode.USAGE
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -91,8 +98,12 @@ def _read(arguments: Sequence[str]) -> object:
         where = (
             f'; see "{error.ctx.command_path} --help"' if error.ctx and "--help" not in error.message else ""
         )
-        raise Failed(f"{error.format_message()}{where}") from error
+        raise Failed(f"{_one_line(error)}{where}") from error
     except click.ClickException as error:
         raise Failed(error.format_message()) from error
     except click.Abort:
         return 130
+
+
+def _one_line(error: click.UsageError) -> str:
+    return " ".join(error.format_message().split()).rstrip(".")

@@ -78,11 +78,13 @@ def _reload(run: str | None, **how: Any) -> int:
 def _pin(run: str | None, generation: str | None, remove: bool, **how: Any) -> int:
     """Keep a generation, by default the newest verified one, whatever the policy says.
 
+    With --remove the default is the one that is pinned.
+
     Works without a supervisor too: the next one keeps it.
     """
     found = find_run(run)
     status = found.read_status()
-    name = generation or (status or {}).get("verified")
+    name = generation or (_only_pin(found) if remove else (status or {}).get("verified"))
     if not name:
         raise Failed(f'no verified generation in "{found.path}" yet; name one')
     if not is_supervised(found, status, may_write=True):
@@ -103,6 +105,13 @@ pin = _asking(
         )
     )
 )
+
+
+def _only_pin(run: RunDirectory) -> str:
+    pins = sorted(history_of(run).pins)
+    if len(pins) != 1:
+        raise Failed(f'name the one whose pin is to go; pinned in "{run.path}": {", ".join(pins) or "none"}')
+    return pins[0]
 
 
 def _who() -> str:
@@ -179,7 +188,7 @@ def _hold(run: RunDirectory) -> str | None:
             _show_held(run, str(data["reason"]))
     except OSError as error:
         raise Failed(f'cannot hold "{run.path}": {error.strerror or error}', 73) from error
-    return 'no supervisor was running; the run is held, "outlast run --release" lifts it'
+    return 'no supervisor was running; the run is held, "outlast run JOB --release" lifts it'
 
 
 def _pin_alone(run: RunDirectory, name: str, remove: bool) -> str | None:

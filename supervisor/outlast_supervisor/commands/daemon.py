@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -149,7 +150,7 @@ def drain(folder: str, resume: bool, wait: float, quiet: bool, as_json: bool) ->
         print(
             "jobs may start again"
             if resume
-            else 'drained: nothing runs; "outlast drain --resume" starts again'
+            else f'drained: nothing runs; "outlast drain --resume {shlex.quote(folder)}" starts again'
         )
     return 2 if left else 0
 
@@ -159,7 +160,9 @@ def _mark(places: Places, draining: bool) -> None:
 
     places.own.mkdir(exist_ok=True)
     if draining:
-        durable.replace_file(places.drain, b"no job starts in this folder until: outlast drain --resume\n")
+        durable.replace_file(
+            places.drain, b"no job starts in this folder until: outlast drain --resume DIR\n"
+        )
     else:
         places.drain.unlink(missing_ok=True)
         durable.fsync_dir(places.own)

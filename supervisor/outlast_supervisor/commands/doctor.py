@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +24,7 @@ Exit codes:
   2    nothing fails, and something could not be decided
   64   bad usage or job file
 """
+_HANG = 22  # columns of level and check, before the text
 _COLOURS = {"ok": "green", "warning": "yellow", "failure": "red", "undecided": "magenta"}
 
 
@@ -49,15 +53,29 @@ def doctor(ctx: click.Context, job: str, run_dir: str | None, quiet: bool, as_js
 
 def _shown(lines: Iterator[Line], *, show: bool, quiet: bool) -> Iterator[Line]:
     """Print each line as it comes: some checks take seconds."""
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else 0
+    coloured = terminal and not os.environ.get("NO_COLOR")
     for line in lines:
         if show and not (quiet and line.level == "ok"):
             level = line.level.ljust(9)
-            if sys.stdout.isatty():
+            if coloured:
                 level = click.style(level, fg=_COLOURS[line.level])
-            click.echo(f"{level} {line.check.ljust(11)} {line.text}")
-            if line.cure:
-                click.echo(f"{'':21} → {line.cure}")
+            first, *rest = _wrapped(line.text, width)
+            cure = [f"{'  ' if n else '→ '}{text}" for n, text in enumerate(_wrapped(line.cure, width))]
+            click.echo(f"{level} {line.check.ljust(11)} {first}")
+            for text in (*rest, *(cure if line.cure else ())):
+                click.echo(f"{'':{_HANG}}{text}")
         yield line
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A text as lines of a column; whole where there is no width, as in a file or a pipe."""
+    if not width:
+        return [text]
+    return textwrap.wrap(
+        text, max(width - _HANG - 2, 20), break_long_words=False, break_on_hyphens=False
+    ) or [""]
 
 
 def _plain(line: Line) -> dict[str, Any]:

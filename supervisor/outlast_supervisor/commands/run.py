@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from outlast_supervisor.commands.shared import EXIT_CODES, json_option, quiet_op
 from outlast_supervisor.quick.start import start
 
 _AFTER = "outlast.after"
+_AS_OURS = "; a command and words for it stand after --"  # which were most likely given as ours
 
 
 class TakesRest(click.Command):
@@ -24,12 +26,15 @@ class TakesRest(click.Command):
             return super().parse_args(ctx, args)
         try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            near = difflib.get_close_matches(error.option_name, error.possibilities or (), 1, 0.75)
+            cure = f'; did you mean "{near[0]}"?' if near else ""
+            raise click.UsageError(f'no option "{error.option_name}"{cure}{_AS_OURS}', ctx) from error
         except click.UsageError as error:
             text = error.format_message().rstrip(".")
-            if not isinstance(error, click.NoSuchOption) and "unexpected extra" not in text:
+            if "unexpected extra" not in text:
                 raise
-            # most likely the worker's words, given as ours
-            raise click.UsageError(f"{text}; a command and words for it stand after --", ctx) from error
+            raise click.UsageError(f"{text}{_AS_OURS}", ctx) from error
 
 
 def rest_of(ctx: click.Context) -> tuple[str, ...]:

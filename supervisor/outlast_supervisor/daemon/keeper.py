@@ -169,8 +169,8 @@ class Keeper:
             self._tell("draining", "", f"{text}: all save and stop")
         elif number in self._ends:
             left = len(self._herd.living)
-            cure = f'; "outlast drain {self._path}" would stop them' if left else ""
-            self._tell("ends", "", f"{name}: {left} trainings go on{cure}")
+            cure = f'; "outlast drain {self._path}" stops them' if left else ""
+            self._tell("ends", "", f"{name}: trainings that go on: {left}{cure}")
             self._code = ExitCode.DONE
         elif number in _LOOKS:
             self._look_at = time.monotonic()

@@ -166,7 +166,7 @@ def _fill(
             why = f"needs {need} slots and the daemon has {len(limits.slots)}"
             made.stands(entry, State.REFUSED, why)
         elif limits.max_running is not None and running >= limits.max_running:
-            made.stands(entry, State.QUEUED, f"waits for a place: {running} run")
+            made.stands(entry, State.QUEUED, f"waits for a place: --max-running is {limits.max_running}")
         elif need and (first or need > len(free)):
             behind = f', behind "{first}"' if first else ""
             made.stands(entry, State.QUEUED, f"waits for {need} of {len(limits.slots)} slots{behind}")

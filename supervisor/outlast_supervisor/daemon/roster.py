@@ -28,7 +28,7 @@ def roster(books: Books) -> list[str]:
     width = max((len(file) for file, _ in rows), default=0)
     lines = [f"{file:<{width}}  {job.state}: {job.reason}" for file, job in rows]
     if books.draining:
-        lines.insert(0, 'drained: nothing starts until "outlast drain --resume"')
+        lines.insert(0, 'drained: nothing starts until "outlast drain --resume DIR"')
     if books.trouble:
         lines.insert(0, books.trouble)
     return lines

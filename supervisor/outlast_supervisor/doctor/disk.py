@@ -125,7 +125,7 @@ def space(
             )
         return
     size, most = format_size(past.size), max(1, keep.last + 1 - past.there)
-    whole = f"{free}, {most} more of {size} are needed (keep.last: {keep.last}, {past.there} there)"
+    whole = f"{free}, {most} x {size} needed (keep.last: {keep.last}, {past.there} there)"
     if limit is not None and limit < past.size:
         yield failure(
             "space", f"files may have {format_size(limit)}, a generation has {size}", "raise ulimit -f"

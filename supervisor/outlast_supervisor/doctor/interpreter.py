@@ -133,10 +133,10 @@ def verdict(looked: Looked | None, job: Job) -> Iterator[Line]:
     if job.signals.mode != "outlast":
         return
     if problem := said.get("outlast_worker failed"):
-        cure = f"{name} -m pip install outlast=={__version__}; or signals: native for a script without the library"
+        cure = f"install outlast {__version__} for that Python too; or signals: native for a script without the library"
         yield failure("python", f'"{name}" does not find outlast_worker: {problem}', cure)
     elif (theirs := said.get("outlast_jobs", __version__)) not in ("unknown", __version__):
-        cure = f"{name} -m pip install outlast=={__version__}"
+        cure = f"install outlast {__version__} for that Python"
         yield warning("python", f'"{name}" has outlast {theirs}, this is {__version__}', cure)
 
 

@@ -16,8 +16,6 @@ from outlast_jobs.history import History
 from outlast_jobs.metrics import attempts, read_metrics
 from outlast_jobs.rundir import RunDirectory
 
-from ..startup import measured
-
 MANY = 500  # steps of the newest attempts that are looked at
 
 
@@ -29,7 +27,7 @@ class Past(Struct, frozen=True):
     size: int | None = None  # of the largest generation that is known
     files: int | None = None
     there: int = 0  # generations on disk
-    up: float | None = None  # mean time from an attempt's start to its end
+    up: float | None = None  # mean time from an attempt's start to its end, of those that trained
     paced: pacing.Past = pacing.Past()  # what an automatic cadence goes by
 
     @property
@@ -57,9 +55,19 @@ def past(run: RunDirectory, known: History) -> Past:
         size=max(sizes, default=None),
         files=max(files, default=None),
         there=len(names),
-        up=measured(known)[1],
+        up=_mean_life(known),
         paced=known.past,
     )
+
+
+def _mean_life(known: History) -> float | None:
+    """Of attempts that trained, from the start to an end before the run's: what a cadence has to be shorter than."""
+    lives = [
+        attempt.ended - attempt.started
+        for attempt in known.attempts
+        if attempt.attached is not None and attempt.ended is not None and attempt.outcome != "done"
+    ]
+    return sum(lives) / len(lives) if lives else None
 
 
 def p95(values: list[float]) -> float | None:

@@ -12,7 +12,7 @@ from outlast_jobs import adopted
 from outlast_jobs.history import History
 from outlast_jobs.jobfile import Job
 from outlast_jobs.jobfile_model import Adopt
-from outlast_jobs.pacing import automatic
+from outlast_jobs.pacing import automatic, cost_of_a_save
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.units import format_duration
 from outlast_jobs.verify import Verdict, look, scan
@@ -66,13 +66,13 @@ def start(state: State, job: Job) -> Iterator[Line]:
         )
     elif done is not None and done.command_digest == digests["command_digest"]:
         yield warning(
-            "run", "it is complete: a start ends at once with 0", "begin anew with: outlast run --fresh"
+            "run", "it is complete: a start ends at once with 0", "begin anew with: outlast run JOB --fresh"
         )
     elif held is not None and not _lifted(state):
         yield failure(
             "run",
             f"held by {held.by}: {held.reason}; a start ends at once with 70",
-            "go on with: outlast run --release, or change the job file or its code",
+            "go on with: outlast run JOB --release, or change the job file or its code",
         )
     elif job.adopt is not None:
         yield _adopted(job.adopt, job.workdir)
@@ -101,7 +101,7 @@ def _adopted(adopt: Adopt, workdir: str) -> Line:
         if not found.begun:
             damaged = damaged or f"{candidate.name}: {found.reason}"
     if damaged:
-        cure = "repair or remove what is bad, or name one with: outlast run --from"
+        cure = "repair or remove what is bad, or name one with: outlast run JOB --from GENERATION"
         return failure("run", f"of the newest that match {adopt.pattern!r} none can be used: {damaged}", cure)
     return ok("run", f"it starts at step 0: nothing whole matches {adopt.pattern!r} yet")
 
@@ -118,13 +118,13 @@ def cost(state: State, job: Job, past: Past) -> Iterator[Line]:
     if status is not None and state.supervised and not views.ended(status):
         steps, seconds = number(status.get("steps_at_risk")), number(status.get("seconds_at_risk"))
         at_risk = f"{steps or 0:.0f} steps" + (f", {format_duration(round(seconds))}" if seconds else "")
-        yield ok("kill", f"now it would cost {at_risk}")
+        yield ok("kill", f"a kill now would cost {at_risk}")
     if job.adopt is not None:
-        yield ok("kill", "it costs what was trained since the script's own newest whole checkpoint")
+        yield ok("kill", "a kill costs what was trained since the script's own newest whole checkpoint")
         return
     every = _cadence(job, past)
     if every is None:
-        yield ok("kill", f"later it costs at most {job.save.every_steps} steps")
+        yield ok("kill", f"a kill costs at most {job.save.every_steps} steps")
         return
     told = f"at most {format_duration(round(every, 1))} of work" + (
         f" or {job.save.every_steps} steps" if job.save.every_steps and not job.save.auto else ""
@@ -132,16 +132,18 @@ def cost(state: State, job: Job, past: Past) -> Iterator[Line]:
     if past.up is not None and every > past.up:
         yield warning(
             "kill",
-            f"it costs {told}, and attempts have lived {format_duration(round(past.up, 1))} on average",
+            f"a kill costs {told}, and attempts have lived {format_duration(round(past.up, 1))} on average",
             "save more often (save.every_seconds, or every: auto): as it is the run gets nowhere",
         )
     else:
-        yield ok("kill", f"while it runs it costs {told}")
-    cap = None if past.save is None else 10 * past.save
-    if cap is not None and every < cap and not job.save.auto:  # which weighs that against what is lost
+        yield ok("kill", f"a kill costs {told}")
+    spent = cost_of_a_save(past.paced)
+    if (
+        spent is not None and every < 10 * spent and not job.save.auto
+    ):  # which weighs that against what is lost
         yield warning(
             "kill",
-            f"saves take {past.save:.2g} s each and come every {format_duration(round(every, 1))}",
+            f"each save costs the training {spent:.2g} s, and one comes every {format_duration(round(every, 1))}",
             "save more seldom: over a tenth of the time goes into saving",
         )
 

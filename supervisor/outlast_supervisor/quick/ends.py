@@ -19,15 +19,18 @@ class Failed(Exception):
 
 @contextlib.contextmanager
 def our_errors() -> Iterator[None]:
-    """Turn what is wrong with a job file, a value or a permission into `Failed`."""
+    """Turn what is wrong with a job file, a value, a disk or its rights into `Failed`."""
     try:
         yield
     except ValueError as error:
         if type(error).__module__.split(".")[0] in ("outlast_jobs", "outlast_supervisor"):
             raise Failed(str(error)) from error
         raise
-    except PermissionError as error:
-        raise Failed(f'no permission for "{error.filename}": {error.strerror}') from error
+    except OSError as error:
+        if error.filename is None:  # nothing that a person named
+            raise
+        cure = "make room or give access, or choose another place"
+        raise Failed(f'cannot use "{error.filename}": {error.strerror}; {cure}') from error
 
 
 def ended(command: Callable[[], object]) -> int:

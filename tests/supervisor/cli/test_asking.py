@@ -70,8 +70,24 @@ def test_pin_names_the_generation(
     assert "step-000000001.a0001" in capsys.readouterr().out
     assert invoke(["pin"]) == 64
     status_of(run, verified="step-000000002.a0001")
+    assert invoke(["pin"]) == 0
+    assert "pin {'generation': 'step-000000002.a0001'}" in capsys.readouterr().out
+
+
+def test_a_pin_is_taken_away_where_it_is(
+    run: RunDirectory, supervised: Callable[[bool, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a name the one that is pinned, and never the newest verified one; of several one has to be named."""
+    supervised(True, "ok")
+    status_of(run, verified="step-000000009.a0001")
+    assert invoke(["pin", "--remove"]) == 64
+    assert "pinned in " in capsys.readouterr().err
+    journal(run, (events.PINNED, {"generation": "step-000000001.a0001"}))
     assert invoke(["pin", "--remove"]) == 0
-    assert "unpin {'generation': 'step-000000002.a0001'}" in capsys.readouterr().out
+    assert "unpin {'generation': 'step-000000001.a0001'}" in capsys.readouterr().out
+    journal(run, (events.PINNED, {"generation": "step-000000002.a0001"}))
+    assert invoke(["pin", "--remove"]) == 64
+    assert "step-000000001.a0001, step-000000002.a0001" in capsys.readouterr().err
 
 
 def test_an_unanswered_request_stands(

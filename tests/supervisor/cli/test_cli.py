@@ -24,7 +24,7 @@ def test_every_command_has_help_that_ends_with_its_exit_codes(capsys: pytest.Cap
     for arguments in ([], *([name] for name in _COMMANDS)):
         assert invoke([*arguments, "--help"]) == 0
         out = capsys.readouterr().out
-        codes = out.split("Exit codes:\n", 1)
+        codes = out.split("Exit codes:\n" if arguments else "Exit codes of outlast run:\n", 1)
         assert len(codes) == 2
         assert all(line.split()[0].isdigit() for line in codes[1].strip().splitlines())
 
@@ -35,7 +35,12 @@ def test_every_command_has_help_that_ends_with_its_exit_codes(capsys: pytest.Cap
         (["stats"], 'outlast: no command "stats"; did you mean "status"?; see "outlast --help"'),
         (["run"], 'outlast: name a job, or a command after --; see "outlast run --help"'),
         (["run", "--"], 'outlast: name a job, or a command after --; see "outlast run --help"'),
-        (["run", "--nope", "x"], "outlast: No such option"),
+        (
+            ["run", "--nope", "x"],
+            'outlast: no option "--nope"; a command and words for it stand after --; see',
+        ),
+        (["run", "toy", "--relase"], 'did you mean "--release"?'),
+        (["new"], "outlast: Missing argument 'NAME'; see \"outlast new --help\""),
         (["run", "toy", "--steps", "5"], "a command and words for it stand after --"),
         (["run", "python", "train.py"], "(train.py); a command and words for it stand after --"),
         (["run", "bytelmm"], 'did you mean "bytelm"?'),
@@ -56,6 +61,35 @@ def test_bad_usage_is_64_and_one_line_on_stderr(
     assert seen.err.startswith("outlast: ")
     assert seen.err.count("\n") == 1
     assert seen.out == ""
+
+
+def test_no_command_at_all_is_told_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help, where a script's caller does not take it for an answer, and 64."""
+    assert invoke([]) == 64
+    seen = capsys.readouterr()
+    assert seen.err.startswith("Usage: outlast")
+    assert seen.out == ""
+
+
+def test_what_the_system_refuses_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nothing can be made, on what and why, and no traceback."""
+    monkeypatch.chdir("/proc")
+    assert invoke(["new", "rings"]) == 64
+    said = capsys.readouterr().err
+    assert said.startswith('outlast: cannot use "rings": No such file or directory; ')
+    assert said.count("\n") == 1
+
+
+def test_a_slip_in_the_generation_to_go_on_from_begins_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """64, with where it was looked for; there is no run afterwards, and none that looks unusable."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    assert invoke(["run", str(tmp_path), "--from", "step-000000001.a0009"]) == 64
+    assert 'there is no such generation, here or in "' in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_wrong_job_file_is_64_with_its_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
