@@ -149,9 +149,9 @@ def _refuse_unmounted(run: RunDirectory) -> None:
 
     if point := without_its_disk(str(run.path)):
         raise Refused(
-            ExitCode.CANNOT_WRITE,
-            f'there is no run in "{run.path}", and "{point}", which {FSTAB} names, is not mounted; '
-            "mount it, or begin there with --fresh",
+            ExitCode.SAVED,
+            f'there is no run in "{run.path}", and "{point}", which {FSTAB} names, is not mounted: '
+            "run me again when it is, or begin there with --fresh",
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from outlast_jobs.filesystem import filesystem_kind
@@ -13,14 +12,17 @@ FSTAB = "/etc/fstab"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def missing_mount(path: str, table: str, is_mounted: Callable[[str], bool]) -> str:
-    """The mount point of fstab(5) that a path lies below, where nothing is mounted there; else empty."""
+def missing_mount(path: str, mount: str, table: str) -> str:
+    """The mount point of fstab(5) that a path should lie on, and does not, since it lies on ``mount``; else empty.
+
+    Nothing is missing where something else is mounted further down: then the path lies on that.
+    """
     for line in table.splitlines():
         fields = line.split()
         if len(fields) < 3 or fields[0].startswith("#") or not fields[1].startswith("/"):
             continue
         point = os.path.normpath(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[1]))
-        if point != "/" and path.startswith(f"{point}/") and not is_mounted(point):
+        if point != "/" and f"{path}/".startswith(f"{point}/") and not f"{mount}/".startswith(f"{point}/"):
             return point
     return ""
 
@@ -32,10 +34,8 @@ def without_its_disk(run_dir: str) -> str:
             table = file.read()
     except OSError:
         return ""
-    return missing_mount(os.path.realpath(run_dir), table, _is_mounted)
-
-
-def _is_mounted(point: str) -> bool:
-    """By the kernel's list: ``os.path.ismount`` sees no bind mount of a folder on the same disk."""
-    found = filesystem_kind(Path(point))
-    return found.type == "unknown" or str(found.mount) == os.path.realpath(point)
+    # by the kernel's list: os.path.ismount sees no bind mount of a folder on the same disk
+    found = filesystem_kind(Path(run_dir))
+    return (
+        "" if found.type == "unknown" else missing_mount(os.path.realpath(run_dir), str(found.mount), table)
+    )
