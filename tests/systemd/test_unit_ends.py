@@ -6,6 +6,7 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.e2e.harness import OUTLAST, PATIENCE
 from tests.realparts import needs
@@ -72,3 +73,27 @@ def by_hand(service: Service) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.send_signal(signal.SIGKILL)
+
+
+def test_a_unit_that_starts_before_its_disk_is_mounted_begins_once_it_is(
+    make_service: MakeService, tmp_path: Path
+) -> None:
+    """As at a boot with nofail in fstab, for which no user's unit waits: nothing begins in the folder below."""
+    disk, table = tmp_path / "disk", tmp_path / "fstab"
+    disk.mkdir()
+    table.write_text(f"tmpfs {disk} tmpfs nofail\n")
+    service = make_service({"command": ["/bin/true"], "run_dir": str(disk / "run")})
+    enter = service.manager.enter
+    assert enter("mount", "--bind", str(table), "/etc/fstab").code == 0
+    try:
+        refused = service.install("--now")
+        assert refused.code == 1, refused.err
+        assert f'"{service.manager.units / service.unit}" is there all the same' in refused.err
+        service.until(ExecMainStatus="75")
+        assert list(disk.iterdir()) == []
+        assert enter("mount", "-t", "tmpfs", "tmpfs", str(disk)).code == 0
+        service.until(ActiveState="inactive", Result="success", ExecMainStatus="0")
+    finally:
+        enter("umount", "/etc/fstab")
+    assert list(disk.iterdir()) == [], "it began on the disk, which only that namespace has"
+    enter("umount", str(disk))

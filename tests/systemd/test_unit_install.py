@@ -147,6 +147,7 @@ def test_without_a_service_manager(manager: UserManager, write: Write) -> None:
     assert failed.code == 1
     assert '"systemctl --user daemon-reload" failed' in failed.err
     assert "own login" in failed.err
+    assert f'"{manager.units}/outlast-alone.service" is there all the same' in failed.err
     bare = manager.enter("env", "PATH=/nowhere", OUTLAST, "systemd", str(job), "--install")
     assert (bare.code, "there is no systemctl here" in bare.err) == (1, True)
     assert manager.outlast("systemd", str(job), "--remove").code == 0

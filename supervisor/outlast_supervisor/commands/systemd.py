@@ -126,8 +126,14 @@ class _Place:
                 durable.replace_file(self.path, whole.encode())
             except OSError as error:
                 raise Failed(f'cannot write "{self.path}": {error.strerror or error}', 73) from error
-        self._ask("daemon-reload")
-        self._ask("enable", *(["--now"] if now else []), self.unit, seconds=_PATIENCE + text.START_SECONDS)
+        try:
+            self._ask("daemon-reload")
+            self._ask(
+                "enable", *(["--now"] if now else []), self.unit, seconds=_PATIENCE + text.START_SECONDS
+            )
+        except Failed as failed:
+            left = f'"{self.path}" is there all the same; --remove takes it away'
+            raise Failed(f"{failed}; {left}", failed.code) from failed
         what = "is installed already" if before == whole else "installed" if before is None else "renewed"
         return f"{what}{' and started' if now else ''}"
 
