@@ -74,7 +74,11 @@ def load_job(path: Path, *, run_dir: str | None = None, extra: Sequence[str] = (
     _take_schema(tree, file)
     job = check_job(tree, file, resolved=resolved)
     home = os.path.dirname(os.path.abspath(path))
-    workdir = _absolute(job.workdir, home)
+
+    def at(key: str) -> tuple[str, str, int | None]:
+        return file, key, tree.lines.get(key)
+
+    workdir = _absolute(job.workdir, home, *at("workdir"))
     if not os.path.isdir(workdir):
         raise JobFileError(
             file,
@@ -88,8 +92,10 @@ def load_job(path: Path, *, run_dir: str | None = None, extra: Sequence[str] = (
         job,
         command=(*(word.replace("{python}", sys.executable) for word in job.command), *_words(extra)),
         workdir=workdir,
-        run_dir=_absolute(run_dir or job.run_dir or f"runs/{job.name}", here),
-        start_from=None if job.start_from is None else _absolute(job.start_from, home),
+        run_dir=_absolute(
+            run_dir or job.run_dir or f"runs/{job.name}", here, *(() if run_dir else at("run_dir"))
+        ),
+        start_from=None if job.start_from is None else _absolute(job.start_from, home, *at("start_from")),
         source=os.path.abspath(path),
     )
 
@@ -135,10 +141,13 @@ def _take_schema(tree: Mapping, file: str) -> str | None:
     return source.text if isinstance(source, Scalar) else None
 
 
-def _absolute(path: str, home: str) -> str:
+def _absolute(
+    path: str, home: str, file: str = "command line", key: str = "--run-dir", line: int | None = None
+) -> str:
     expanded = os.path.expanduser(path)
     if expanded == "~" or expanded.startswith("~/"):  # or a folder of that name would be made
-        raise JobFileError(path, 'HOME is not set and this user has none, so "~" is no folder; write it out')
+        problem = 'HOME is not set and this user has none, so "~" is no folder; write it out'
+        raise JobFileError(file, problem, line=line, key=key)
     return os.path.normpath(os.path.join(home, expanded))
 
 

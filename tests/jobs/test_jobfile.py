@@ -146,9 +146,10 @@ def test_without_a_home_directory_a_tilde_is_refused(
     """A user that no list has, in an environment without HOME: no folder called "~" is made in its place."""
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("os.getuid", lambda: 4_000_000)
-    with pytest.raises(JobFileError, match="HOME is not set"):
-        loaded(tmp_path, f'run_dir: "{path}"')
-    with pytest.raises(JobFileError, match="HOME is not set"):
+    for key in ("run_dir", "workdir", "start_from"):
+        with pytest.raises(JobFileError, match=rf"job\.yaml:\d: {key}: HOME is not set"):
+            loaded(tmp_path, f'{key}: "{path}"')
+    with pytest.raises(JobFileError, match="command line: --run-dir: HOME is not set"):
         job_from_command(["python", "x.py"], run_dir=path, cwd=tmp_path)
     assert loaded(tmp_path, "run_dir: ~nobody-here/x").run_dir == str(tmp_path / "~nobody-here/x")
 
