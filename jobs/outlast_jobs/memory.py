@@ -56,7 +56,8 @@ def _counts(root: Path) -> list[Path]:
             if not controllers:
                 found.append(root / "sys/fs/cgroup" / inner.strip("/") / "memory.events")
             elif "memory" in controllers.split(","):
-                found.append(root / "sys/fs/cgroup/memory" / inner.strip("/") / "memory.oom_control")
+                top = root / "sys/fs/cgroup/memory"  # in a container that is its own group, whatever the path
+                found += [top / inner.strip("/") / "memory.oom_control", top / "memory.oom_control"]
     return found
 
 

@@ -332,6 +332,11 @@ def test_kills_for_lack_of_memory_are_counted_where_the_kernel_counts_them(tmp_p
         "sys/fs/cgroup/memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n",
     }
     assert oom_kills(_write(tmp_path / "c", machine | first)) == 2
+    inside = {
+        "proc/self/cgroup": "4:memory:/docker/0123\n0::/\n",
+        "sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 1\n",
+    }
+    assert oom_kills(_write(tmp_path / "d", machine | inside)) == 1, "of the container, not of the machine"
     assert oom_kills(tmp_path / "nothing") is None
 
 
