@@ -189,7 +189,7 @@ def _after_crash(c: Counters, outcome: Outcome, policy: Policy, rng: float) -> t
                 f"{failure.signature}, twice before the first step{message}; {_counts(after)}"
             )
         return after, GiveUp(
-            f"{failure.signature} while restoring, from the older generation as well: the newest is not to blame"
+            f"{failure.signature}, twice while restoring, the second time from an older generation if there is one"
             f"{_first_line(failure.message)}; go back to the code that saved them, or begin anew with --fresh; "
             f"{_counts(after)}"
         )

@@ -46,7 +46,7 @@ def test_a_failure_in_restore_tries_an_older_generation_once() -> None:
     assert first.resume == "older"
     _, second = after(RESTORE, RESTORE)
     assert isinstance(second, GiveUp)
-    assert "not to blame" in second.reason
+    assert "twice while restoring" in second.reason
     assert "go back to the code that saved them, or begin anew with --fresh" in second.reason
 
 
