@@ -116,8 +116,7 @@ class Standby(Struct):
         """A worker has attached: have a standby for its successor, of the job as it is now; none where memory is
         ``tight``, which the worker needs more."""
         if tight:
-            if self.ready:
-                self._end()
+            self._end()
             return
         if self._closed or self._dying or (self._child is not None and job is self._made_for):
             return

@@ -99,6 +99,23 @@ def test_there_is_none_where_memory_may_be_short(make_run: MakeRun) -> None:
     end(run, supervisor)
 
 
+def test_one_that_warms_up_ends_where_memory_may_be_short(make_run: MakeRun) -> None:
+    """What it imports takes memory long before it is ready."""
+    run = prepare(make_run, job(preload=["slow"]))
+    (run.folder / "slow.py").write_text(SLOW)
+    supervisor = run.start()
+    for attempt in (1, 2):
+        worker = int(facts(run, attempt)["pid"])
+        standby(run, "warming")
+        kill(worker)
+    facts(run, 3)
+    run.until_status(
+        lambda s: s.get("attempt") == 3 and s.get("trainers") and s.get("standby") is None,
+        "none beside the third",
+    )
+    end(run, supervisor)
+
+
 @pytest.mark.parametrize(
     "words", [("train.py", "--x", "1"), ("./train.py",), ("-u", "-W", "error", "-m", "train")]
 )
