@@ -166,6 +166,7 @@ def test_an_end_that_passed_while_suspended_ends_nothing(make_run: MakeRun, slur
     [
         ("{start}; echo $?", True),
         ("exec {start}", False),
+        ("export SLURM_STEP_ID=4294967290; {start}; echo $?", False),
         ("trap 'kill -TERM $!' TERM; {start} & wait; wait", False),
     ],
 )

@@ -57,7 +57,7 @@ class InSlurm(Outside):
     def begin(self) -> None:
         if self._place.end is not None:
             self._know(self._place.end)
-        if (shell := _deaf_shell(self._env)) is not None:
+        if not self._place.by_hand and (shell := _deaf_shell(self._env)) is not None:
             self.wires.tell(
                 f"{self.job}: its signals come to the batch script's shell (process {shell}), which they end, and "
                 "outlast with it, without a save: write exec outlast run …, as outlast slurm does",
