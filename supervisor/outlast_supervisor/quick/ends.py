@@ -19,9 +19,16 @@ class Failed(Exception):
 
 @contextlib.contextmanager
 def our_errors() -> Iterator[None]:
-    """Turn what is wrong with a job file, a value, a disk or its rights into `Failed`."""
+    """Turn what is wrong with a job file, a value, a disk, its rights or the locale into `Failed`."""
     try:
         yield
+    except UnicodeEncodeError as error:
+        if error.encoding.replace("-", "") == "utf8":
+            raise
+        raise Failed(
+            f"cannot say {error.object[error.start : error.end]!r} in this locale, whose encoding is {error.encoding}; "
+            "set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+        ) from error
     except ValueError as error:
         if type(error).__module__.split(".")[0] in ("outlast_jobs", "outlast_supervisor"):
             raise Failed(str(error)) from error

@@ -99,6 +99,17 @@ def test_a_wrong_job_file_is_64_with_its_line(folder: Path, capsys: pytest.Captu
     assert "job.yaml:3: save.evry_steps: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["run"], ["slurm"], ["doctor"]])
+def test_a_name_that_the_locale_has_no_letters_for_is_told(folder: Path, words: list[str]) -> None:
+    """No traceback: which letters, which encoding, and what to set."""
+    (folder / "odd.yaml").write_text('{name: "größe", command: ["true"]}', encoding="utf-8")
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    line = [sys.executable, "-m", "outlast_supervisor.cli", *words, "odd.yaml"]
+    done = subprocess.run(line, capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr.count("\n")) == (64, 1), done.stderr
+    assert all(part in done.stderr for part in ("encoding is ascii", "LC_ALL=C.UTF-8"))
+
+
 def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     """`outlast schema | head -1` prints no traceback."""
     line = f"{sys.executable} -m outlast_supervisor.cli schema | head -1"
