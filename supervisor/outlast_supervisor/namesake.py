@@ -12,9 +12,11 @@ from outlast_jobs import durable
 from outlast_jobs.jobfile import Job, job_from_resolved, load_job
 from outlast_jobs.rundir import RunDirectory
 
-from .startup import digests_of
+from .helper import bounded
+from .startup import code_digest, digests_of
 
 _MAX = 1 << 20
+_PATIENCE = 3.0  # seconds for a look at the other job's file
 _SHOWN = 400  # characters
 _CURE = "give each job a name or a run_dir of its own"
 
@@ -34,15 +36,21 @@ def namesake(former: Job | None, job: Job) -> str:
     """The file of another job that still has this run directory; empty where there is none.
 
     A job file that was moved, or is a copy that asks for the same with the same code, is the same job. Of bare
-    commands the script tells which job it is.
+    commands the script tells which job it is. One whose file system does not answer is no rival now.
     """
-    if former is None:
-        return ""
+    found: list[str] = []
+    if former is not None:
+        bounded(lambda: found.append(_other(former, job)), _PATIENCE)
+    return "".join(found)
+
+
+def _other(former: Job, job: Job) -> str:
     if former.source is None or job.source is None:
         if former.source is not None or job.source is not None:
             return ""
         then, now = _script(former), _script(job)
-        return then if then and now and _differ(then, now) else ""
+        apart = then and now and _differ(then, now) and code_digest(former) != code_digest(job)
+        return then if apart else ""
     if not _differ(former.source, job.source):
         return ""
     try:
@@ -69,17 +77,13 @@ def warning(former: Job | None, job: Job, other: str) -> str:
 
 
 def of_tasks(environ: Mapping[str, str], run_dir: str) -> str:
-    """What to say where Slurm starts one run many times: the tasks of an array, or of a step; else empty.
-
-    An array that has one run may be meant: tasks that come one after the other carry it on.
-    """
+    """What to say of a run that cannot be taken where Slurm starts many times: tasks of an array, or of a step."""
     task, tasks = environ.get("SLURM_ARRAY_TASK_ID", ""), environ.get("SLURM_STEP_NUM_TASKS", "")
     if task.isdigit() and not re.search(rf"(?<!\d){task}(?!\d)", run_dir):
-        return f"all tasks of this job array have one run; for a run each: --run-dir {_shown(f'{run_dir}-{task}')}"
+        own = _shown(f"{run_dir}-{task}")
+        return f"if all tasks of this job array start this run, give each its own: --run-dir {own}"
     if tasks.isdigit() and int(tasks) > 1:
-        return (
-            f"srun starts it {int(tasks)} times, and one of them has the run: use srun --ntasks=1, or no srun"
-        )
+        return f"srun starts this {int(tasks)} times: if all have this run, take srun --ntasks=1, or no srun"
     return ""
 
 

@@ -115,8 +115,6 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
         released = _refuse_held(known, digests, options, other)
         if warning and (other or not options.quiet):
             print(f"outlast: warning: {warning}", file=sys.stderr)
-        if many := namesake.of_tasks(os.environ, job.run_dir):
-            print(f"outlast: warning: {many}", file=sys.stderr)
         if released:
             known = known.released()
         created = run.create()

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.conftest import MakeRun
 from tests.e2e.harness import OUTLAST, Run, Supervisor, gone, kill, light
 from tests.e2e.reference import TOY
 from tests.faults.hung import Storage
 from tests.faults.scale import scaled, told
 from tests.realparts import needs
 from tests.waiting import wait_until
+
+from outlast_jobs.contract import ExitCode
 
 pytestmark = needs("fuse")
 SCRIPT = (Path(__file__).parent / "scripts" / "talker.py").read_text()
@@ -263,3 +266,19 @@ def test_commands_on_storage_that_hangs_say_what_they_wait_for(
     assert run.attempts() == attempts, "one that was told to end has started a worker"
     for process in started:
         process.communicate()
+
+
+def test_a_start_does_not_wait_for_where_the_job_lay_before(storage: Storage, make_run: MakeRun) -> None:
+    """A job file that was copied away from a dead disk starts, though nobody can tell whether the two differ."""
+    run = make_run({"command": ["true"], "signals": "native"})
+    before = storage.path / "job.yaml"
+    before.write_text(f"name: before\ncommand: ['true', x]\nrun_dir: {run.directory.path}\n")
+    assert run.cli("run", str(before)).code == ExitCode.DONE, run.report()
+    storage.hang("any ")
+    again = run.start()
+    try:
+        wait_until(lambda: len(run.records("done")) == 2, NO_TIME, "the end of the run")
+        assert storage.held(), "it was looked at"
+    finally:
+        storage.answer()
+    assert again.wait() == ExitCode.DONE
