@@ -42,7 +42,10 @@ class Busy(Struct, frozen=True):
     def text(self) -> str:
         """Who, where, since when, for people."""
         if self.holder is None:
-            return f'cannot take "{self.run}": another supervisor has it, which has not yet said who it is'
+            return (
+                f'cannot take "{self.run}": another supervisor has it, or a command that writes there, '
+                "and has not said who it is"
+            )
         try:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.holder.since))
         except (OverflowError, ValueError, OSError):
@@ -55,8 +58,10 @@ class Busy(Struct, frozen=True):
 class RunLock:
     """The right to supervise a run; the kernel frees it when this process ends, however it ends."""
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, *, signs: bool = True) -> None:
+        """``signs``: say in the file who has it. A command that has it for a moment is no supervisor to be asked."""
         self._run = run
+        self._signs = signs
         self._fd = -1
         self._lease: Lease | None = None
         self._before: LeaseBusy | None = None  # what an earlier try found
@@ -153,17 +158,17 @@ class RunLock:
                 if doubt
                 else f"flock and lease: flock on {kind.type} may not reach other hosts"
             )
-        self._sign(fd, holder, network=kind.network)
-        self._token = holder.token
+        self._sign(fd, holder if self._signs else None, network=kind.network)
+        self._token = holder.token if self._signs else ""
         self.exclusion = exclusion
         return Held(holder, exclusion)
 
-    def _sign(self, fd: int, holder: Holder, *, network: bool) -> None:
+    def _sign(self, fd: int, holder: Holder | None, *, network: bool) -> None:
         """Say who has it. Written over the old text in one piece, then cut: a reader never finds it empty.
 
         Only people need it, so a disk that takes no byte does not keep the run from starting.
         """
-        data = msgspec.json.encode(holder) + b"\n"
+        data = b"" if holder is None else msgspec.json.encode(holder) + b"\n"
         try:
             os.pwrite(fd, data, 0)
             os.ftruncate(fd, len(data))

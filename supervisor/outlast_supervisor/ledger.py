@@ -44,7 +44,7 @@ def journal_end(run: RunDirectory) -> dict[str, int]:
 @contextmanager
 def held_lock(run: RunDirectory) -> Iterator[Busy | None]:
     """The run's lock for as long as the block lasts, or who has it instead."""
-    lock = RunLock(run)
+    lock = RunLock(run, signs=False)
     taken = lock.acquire()
     if isinstance(taken, Busy):
         yield taken

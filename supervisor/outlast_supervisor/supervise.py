@@ -35,6 +35,7 @@ RELEASE_WAIT = 3.0  # seconds
 # what a quiet start is silent about: it is as it should be, or was told when it came to be so
 _KNOWN = (ExitCode.BUSY, ExitCode.DONE, ExitCode.HELD)
 _OUTWAIT = 1.0  # seconds between two looks at a lock that somebody is waited for
+_MOMENT = 5.0  # seconds for whoever has the lock without a name: a pin, a hold
 
 
 class Refused(Exception):
@@ -210,6 +211,9 @@ def preflight(job: Job) -> None:
 def _take(run: RunDirectory, options: RunOptions) -> RunLock:
     lock = RunLock(run)
     taken = lock.acquire()
+    until = time.monotonic() + _MOMENT
+    while taken == Busy(str(run.path), None) and time.monotonic() < until:
+        taken = lock.acquire()  # which waits for a name
     if isinstance(taken, Busy) and taken.free_in is not None:
         # the lease of a host that died is free after a while, and a requeued job must not end before that
         if not options.quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -19,6 +20,7 @@ from outlast_jobs.contract import ExitCode
 from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.locks import Held, RunLock, read_holder
 from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor.ledger import held_lock
 
 GATED = (sys.executable, str(SCRIPTS / "gated.py"))
 PAIRS = 50
@@ -181,3 +183,24 @@ def test_a_run_that_is_put_aside_meanwhile_is_begun_anew(
     assert isinstance(lock.acquire(), Held)
     lock.release()
     assert run.lock.exists()
+
+
+def test_a_start_waits_for_a_command_that_has_the_run_for_a_moment(make_run: MakeRun) -> None:
+    """A pin, or a hold, of a run that nobody supervises is no supervisor: the start goes on after it."""
+    run = make_run({"command": ["true"], "signals": "native"})
+    (run.directory.path / "journal").mkdir(parents=True)
+    with held_lock(run.directory) as busy:
+        assert busy is None
+        assert read_holder(run.directory) is None, "there is nobody to be asked"
+        start = run.start()
+        start.until(lambda: opened(start.pid, "lock"), "a start that looks at the lock")
+    assert start.wait() == ExitCode.DONE, start.output
+
+
+def opened(pid: int, name: str) -> bool:
+    """Whether a process has a file of this name open now."""
+    found = []
+    with contextlib.suppress(OSError):
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            found.append(os.readlink(fd))
+    return any(path.endswith(f"/{name}") for path in found)
