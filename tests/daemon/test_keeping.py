@@ -90,7 +90,7 @@ def test_its_end_ends_no_training(yard: Yard) -> None:
     assert yard.supervisors() == supervisors
     os.kill(supervisors["b"].pid, signal.SIGTERM)  # its end is seen though it is no child of this daemon
     yard.until(lambda: yard.worker("d"), "the fourth in the place of the second")
-    assert "b.yaml: ended: not done, saved (75)" in yard.said()
+    assert "b.yaml: ended: not done (75)" in yard.said()
     assert (yard.begun("d")[-1].gpus, yard.begun("d")[-1].slots) == (
         yard.begun("b")[0].gpus,
         yard.begun("b")[0].slots,

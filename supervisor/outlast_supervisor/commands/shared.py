@@ -26,7 +26,7 @@ Exit codes:
   69   another supervisor has the run
   70   held: given up or stopped by hand; do not requeue
   73   the run directory cannot be written
-  75   not done, saved; run it again
+  75   not done; run it again
 """
 
 ASK_CODES = """\b

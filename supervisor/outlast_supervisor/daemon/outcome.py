@@ -29,7 +29,7 @@ _WORDS: dict[int | None, str] = {
     ExitCode.UNUSABLE: "no usable checkpoint (65): see its log; it is tried again when its file changes",
     ExitCode.BUSY: "another supervisor has the run (69)",
     ExitCode.CANNOT_WRITE: "cannot write its run directory (73)",
-    ExitCode.SAVED: "not done, saved (75)",
+    ExitCode.SAVED: "not done (75)",
     None: "its supervisor was killed",
 }
 
