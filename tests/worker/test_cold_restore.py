@@ -18,6 +18,7 @@ from outlast_jobs.contract import Schema
 from outlast_jobs.direct import ALIGN
 from outlast_jobs.errors import Corrupt
 from outlast_jobs.generation import GenerationName, decode_index
+from outlast_worker import behind
 from outlast_worker.digest import first_difference
 from outlast_worker.hugepages import HUGE
 from outlast_worker.resident import is_on_disk_alone
@@ -154,3 +155,18 @@ def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(
         read_generation(generation)
     assert cut
     assert not hashing()
+
+
+def test_without_a_thread_to_hash_a_cold_restore_is_only_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system gives no more threads, what is fetched is hashed in between; damage is found all the same."""
+    state = state_of([16 << 20])
+    generation = sealed(tmp_path, state)
+    monkeypatch.setattr(behind, "start_thread", lambda work, name: None)
+    largest = forget(generation)
+    assert first_difference(state, read_generation(generation).state) is None
+    flip(largest)
+    forget(generation)
+    with pytest.raises(Corrupt):
+        read_generation(generation)
