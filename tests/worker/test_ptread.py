@@ -23,10 +23,11 @@ from outlast_worker import image, layout
 from outlast_worker.digest import first_difference
 from outlast_worker.image import ShardImage
 from outlast_worker.ptfile import load_pt
-from outlast_worker.ptread import Verified, read_verified
+from outlast_worker.ptread import read_verified
 from outlast_worker.restoring import read_generation
 from outlast_worker.saving import IndexFields, save_generation
 from outlast_worker.shards import take_out
+from outlast_worker.verified import Verified
 from outlast_worker.writing import image_of
 
 LARGE = 3 << 20  # bytes: above what gets memory of its own made of huge pages
@@ -268,7 +269,7 @@ def test_a_restore_takes_its_own_size_in_memory(tmp_path: Path) -> None:
 def test_the_loader_still_reads_from_a_plain_file(tmp_path: Path) -> None:
     """What is handed to the loader is a file like any other: it can be read in any order and to its end."""
     torch.save({"t": torch.ones(100_000)}, tmp_path / "x.pt")
-    from outlast_worker.ptread import _Source
+    from outlast_worker.verified import _Source
 
     source = _Source(read(tmp_path / "x.pt"), lend=False)
     assert io.BufferedReader(source).read() == (tmp_path / "x.pt").read_bytes()

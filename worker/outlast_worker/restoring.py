@@ -18,9 +18,10 @@ from outlast_jobs.parallel import each, readers
 from outlast_worker.digest import state_sha256
 from outlast_worker.inherited import Inherited
 from outlast_worker.ptfile import UnsafeTorch, require_safe_loader, unknown_to_torch
-from outlast_worker.ptread import Verified, read_verified
+from outlast_worker.ptread import read_verified
 from outlast_worker.shards import put_back
 from outlast_worker.typewalk import original
+from outlast_worker.verified import Verified
 
 
 class Loaded(Struct, frozen=True):
