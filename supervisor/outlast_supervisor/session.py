@@ -47,8 +47,8 @@ from .states import Ledger, Running, Starting, State
 LOCK_EVERY = 30.0  # seconds between two looks whether the run directory is still the one that we locked
 LISTEN_AFTER = 1.0  # seconds after which requests are looked for, whether or not a worker runs by then
 STUCK = 10.0  # seconds; a helper that has been at one short job for so long waits for a dead file system
-LAST_WAIT = 60.0  # seconds for verification and pruning of a finished run's last generation
-HOOK_WAIT = 10.0
+LAST_WAIT = 60.0  # seconds for a finished run's last generation to be verified, and for the hooks of an end that stays
+HOOK_WAIT = 10.0  # for hooks where the machine may be about to go
 TIME_LIMIT = "time_limit of the job"
 
 
@@ -183,7 +183,7 @@ class Session:
         self._exit_code = code
         self._standby.close()
         self._carrier.note(journal.SUPERVISOR_STOPPED, {"code": code, "reason": reason})
-        self._finish_by = time.monotonic() + (LAST_WAIT if code == 0 else HOOK_WAIT)
+        self._finish_by = time.monotonic() + (LAST_WAIT if code in (0, 70) else HOOK_WAIT)
         self._display.tell(reason, "error" if self._is_news(code, reason) else "info")
         if self._loop.state is not None:
             self._around.ending(code, self._loop.state.ledger)

@@ -65,6 +65,15 @@ def test_a_worker_that_fails_at_random_but_advances_is_carried_to_the_end(make_r
     run.nothing_left()
 
 
+def test_whoever_is_told_of_the_end_has_time_for_it(make_run: MakeRun) -> None:
+    """What a hook of a given-up run takes is waited for: a unit or a job would end it with the supervisor."""
+    hook = "sleep 11 && echo told > told.txt"  # longer than there is where the machine goes
+    job = {"command": ["sh", "-c", "exit 3"], "restart": {"never_on": [3]}, "hooks": {"given_up": hook}}
+    run = make_run(job)
+    assert run.start().wait() == ExitCode.HELD, run.report()
+    assert (run.directory.path / "told.txt").read_text() == "told\n"
+
+
 def trained_until(run: Run, step: int) -> str:
     """Train, stop after this step as a notice does, and name the newest generation."""
     first = run.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from pathlib import Path
@@ -62,11 +61,13 @@ def logs(
     if lines is not None and chosen:
         start = last_lines(chosen, lines)
     out = _Out(raw=raw, as_json=as_json)
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         if follow and attempt is None:
             _follow(found, start, out)
         else:
             _once(chosen, start, out)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # the ^C of a terminal stands in a line of its own
     out.close()
 
 

@@ -182,7 +182,8 @@ class _Place:
         if done.returncode:
             said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
             cure = "" if self.system else "; a unit of one's own needs one's own login, not su or sudo"
-            raise Failed(f'"{shown}" failed: {said}{cure if "bus" in said else ""}', 1)
+            unit = f'; the unit is "{self.path}"' if self.path.exists() else ""
+            raise Failed(f'"{shown}" failed: {said}{cure if "bus" in said else ""}{unit}', 1)
 
 
 def _shipped(job: Job) -> bool:

@@ -34,6 +34,8 @@ def our_errors() -> Iterator[None]:
             raise Failed(str(error)) from error
         raise
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.filename is None:
+            raise Failed("the current folder is gone; change to one that is there") from error
         if error.filename is None:  # nothing that a person named
             raise
         cure = "make room or give access, or choose another place"

@@ -53,10 +53,11 @@ def _look(runs: tuple[str, ...], watch: bool, details: bool | None, quiet: bool,
         if not watch:
             return
         last = (snapshots, waiting)
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             time.sleep(_REDRAW)
-            continue
-        return
+        except KeyboardInterrupt:
+            print(file=sys.stderr)  # the ^C of a terminal stands in a line of its own
+            return
 
 
 def _waiting(folders: Sequence[str]) -> list[str]:

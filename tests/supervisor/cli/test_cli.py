@@ -82,6 +82,19 @@ def test_what_the_system_refuses_is_told_in_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", [["status"], ["run", "toy"], ["logs"], ["verify"], ["doctor", "toy"]])
+def test_a_current_folder_that_is_gone_is_told(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """64 and one line, whatever would have looked there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert invoke(words) == 64
+    assert "outlast: the current folder is gone; change to one that is there\n" in capsys.readouterr().err
+
+
 def test_a_slip_in_the_generation_to_go_on_from_begins_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
