@@ -31,6 +31,7 @@ def test_where_we_are() -> None:
     """A batch script and its steps are the job; a shell of salloc, a terminal and another run's worker are not."""
     assert slurm.place(BATCH) == Place("7", 0)
     assert not slurm.place({**BATCH, "SLURM_STEP_ID": "0"}).by_hand
+    assert not slurm.place({**BATCH, "ENVIRONMENT": "BATCH", "SLURM_PTY_PORT": "40101"}).by_hand
     for by_hand in (
         {"SLURM_JOB_ID": "7"},
         {**BATCH, "SLURM_PTY_PORT": "40101"},
@@ -40,14 +41,15 @@ def test_where_we_are() -> None:
         assert slurm.place(by_hand).by_hand, by_hand
 
 
-def test_a_task_of_an_array_is_named_as_one() -> None:
-    """The last task's job id is the array's own, so a task is named by array and number."""
+def test_the_last_task_of_an_array_is_named_as_one() -> None:
+    """Its job id is the array's own, which would name all tasks; every other task's is its own."""
     array = {**BATCH, "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
     found = slurm.place(array)
     assert (found.job, found.task, found.restarts) == ("7_3", "3", 2)
     words = slurm.resubmit(found, None, "#!/bin/sh\n")
     assert "--array=3" in words
     assert words[-1] == "--dependency=afterany:7_3"
+    assert slurm.place({**array, "SLURM_JOB_ID": "6", "SLURM_ARRAY_JOB_ID": "5"}).job == "6"
 
 
 def test_the_end_in_the_environment() -> None:

@@ -44,24 +44,42 @@ def test_a_warning_in_the_first_moment(site: Site) -> None:
     assert submitted.restarts() == 0
 
 
+def test_a_job_that_was_submitted_from_within_another(site: Site) -> None:
+    """It has inherited what Slurm told an array's task, or a terminal's step, and minds its own end all the same."""
+    (task,) = site.submit_array("around", counting(), 1)
+    run = site.make("inside", counting())
+    run.env |= {"SLURM_ARRAY_JOB_ID": task.id.partition("_")[0], "SLURM_ARRAY_TASK_ID": "0"}
+    run.env |= {"SLURM_PTY_PORT": "40101", "SLURM_STEP_ID": "0"}
+    inside = site.submit_run(run)
+    inside.until_counted(5)
+    inside.cap()
+    inside.until_restart(1)
+    inside.until_counted(1, attempt=2)
+    for each in (task, inside):
+        each.enough()
+        each.ends()
+    assert (task.restarts(), inside.restarts()) == (0, 1)
+
+
 def test_one_task_of_an_array(site: Site) -> None:
-    """Of an array the task that reached its cap is queued again alone, even the last, whose job id is the array's."""
+    """Of an array each task that reached its cap is queued again alone, also the last, whose job id is the array's."""
     tasks = site.submit_array("array", counting(), 3, "--", "--label=task {task}")
     last = tasks[-1]
     for task in tasks:
         task.until_counted(5)
     assert last.facts()["JobId"] == last.facts()["ArrayJobId"] == last.id.partition("_")[0]
-    last.cap()
-    last.until_restart(1)
-    last.until_counted(1, attempt=2)
+    for capped in (tasks[0], last):
+        capped.cap()
+        capped.until_restart(1)
+        capped.until_counted(1, attempt=2)
     for task in tasks:
         task.enough()
         task.ends()
         steps = [step for step, _, _ in task.counted()]
         assert steps == list(range(1, len(steps) + 1)), "each task has a count of its own, without a gap"
         assert f"--label=task {task.id[-1]}" in task.run.log(1)
-    assert [task.restarts() for task in tasks] == [0, 0, 1]
-    assert [task.run.attempts() for task in tasks] == [[1], [1], [1, 2]]
+    assert [task.restarts() for task in tasks] == [1, 0, 1]
+    assert [task.run.attempts() for task in tasks] == [[1, 2], [1], [1, 2]]
 
 
 def test_done_is_done(site: Site) -> None:

@@ -43,7 +43,7 @@ _WISHES = {
 class Place(Struct, frozen=True):
     """Where in Slurm this process is."""
 
-    job: str  # as its tools take it: 12, or 10_3 for a task of an array
+    job: str  # as its tools take it: 12, or 10_3 for the last task of an array
     restarts: int  # how often the job was queued again before
     task: str = ""  # the number of the array's task
     by_hand: str = ""  # why this is not what Slurm started as the job, or empty
@@ -80,8 +80,9 @@ def place(env: Mapping[str, str]) -> Place:
     of_array = array.isdecimal() and task.isdecimal()
     restarts, end = env.get("SLURM_RESTART_COUNT", ""), env.get("SLURM_JOB_END_TIME", "")
     return Place(
-        # the last task's job id is the array's, so an id alone would name all tasks
-        job=f"{array}_{task}" if of_array else job,
+        # the last task's own id is the array's, which would name all tasks; and where it is another's, all of that may
+        # be inherited: a task has submitted us
+        job=f"{array}_{task}" if of_array and array == job else job,
         restarts=int(restarts) if restarts.isdecimal() else 0,
         task=task if of_array else "",
         by_hand=_by_hand(env),
@@ -95,6 +96,10 @@ def _by_hand(env: Mapping[str, str]) -> str:
         return "it was started by the worker of another run"
     if not env.get("SLURM_TASK_PID"):  # what salloc opens and what ssh is let into do not have it
         return "it was started by hand inside an allocation"
+    if (
+        env.get("ENVIRONMENT") == "BATCH"
+    ):  # so sbatch says, also where it was called in such a step, whose words follow
+        return ""
     if "SLURM_PTY_PORT" in env or env.get("SLURM_STEP_ID") == _INTERACTIVE_STEP:
         return "it was started by hand in an interactive step"
     return ""
