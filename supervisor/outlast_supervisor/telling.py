@@ -24,9 +24,14 @@ class Teller:
         """A line that stays."""
         if self._quiet:
             return
-        clear = "\r" + " " * self._width + "\r" if self._width else ""
-        self._width = 0
-        print(f"{clear}{self._head}{text}", file=sys.stderr, flush=True)
+        self.clear()
+        print(f"{self._head}{text}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the renewed line away: what comes next begins a line."""
+        if self._width:
+            print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
+            self._width = 0
 
     def due(self) -> bool:
         """Whether it is time to show again how far the work is."""

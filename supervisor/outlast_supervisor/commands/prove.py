@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -88,7 +89,8 @@ def prove(
     signal.signal(signal.SIGTERM, _stop)  # what was launched is ended, and the scratch folder removed
     protocol = None
     try:
-        proof = Prover(options, progress).prove()
+        with contextlib.closing(progress):
+            proof = Prover(options, progress).prove()
         script = protocol_of(asked)
         if script is not None and not options.only:
             progress.say("the job's own protocol begins")

@@ -39,6 +39,10 @@ class Progress:
         """A line that stays."""
         self._teller.say(text)
 
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._teller.clear()
+
     def _live(self) -> None:
         legs = [f"{name} {step}/{last or '?'}" for name, (step, last) in self._active.items()]
         self._teller.live(
