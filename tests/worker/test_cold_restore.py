@@ -117,6 +117,25 @@ def test_where_a_direct_read_is_refused_the_page_cache_serves(
     assert refused
 
 
+def test_what_a_direct_read_spoils_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generation is not called corrupt for bytes that came wrong past the page cache, and are right in it."""
+    state, spoilt = state_of([16 << 20]), []
+    generation = sealed(tmp_path, state)
+    forget(generation)
+    real = durable.read_into
+
+    def spoiling(fd: int, buffer: memoryview) -> int:
+        got = real(fd, buffer)
+        if not spoilt and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            spoilt.append(fd)
+            buffer[0] ^= 1
+        return got
+
+    monkeypatch.setattr(durable, "read_into", spoiling)
+    assert first_difference(state, read_generation(generation).state) is None
+    assert spoilt
+
+
 def flip(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)

@@ -51,21 +51,24 @@ def read_verified(
     size = os.fstat(fd).st_size if base is None else entry.bytes
     if size != entry.bytes:  # before that much memory is asked for
         raise Corrupt(f"{member!r} has {size} bytes, the index says {entry.bytes}")
-    reading = _Pass(fd, member, entry, gave_up, base or 0)
+    past_cache = base is None and size >= DIRECT_FROM and is_on_disk_alone(fd, size)
     try:
-        reading.run()
+        if past_cache:
+            # a good checkpoint must not be lost to a direct read: a fork meanwhile can spoil one, on older kernels
+            with contextlib.suppress(Corrupt):
+                return _Pass(fd, member, entry, gave_up).run(past_cache=True)
+        return _Pass(fd, member, entry, gave_up, base or 0).run()
     except RuntimeError as error:
         if "allocate memory" in str(error):  # torch has no exception of its own for this
             raise MemoryError(f"{member!r}: {error}") from error
         raise
-    return reading.verified
 
 
 class _Pass:
     """One pass over a file, from its first byte to its last, but for the end, which is fetched first."""
 
     def __init__(
-        self, fd: int, member: str, entry: FileEntry, gave_up: Callable[[], bool], base: int
+        self, fd: int, member: str, entry: FileEntry, gave_up: Callable[[], bool], base: int = 0
     ) -> None:
         self._fd = fd
         self._base = base
@@ -79,10 +82,8 @@ class _Pass:
         self._tail = memoryview(b"")
         self.verified = Verified(entry.bytes)
 
-    def run(self) -> None:
-        size = self._entry.bytes
-        cold = not self._base and size >= DIRECT_FROM and is_on_disk_alone(self._fd, size)
-        if cold and go_direct(self._fd):
+    def run(self, *, past_cache: bool = False) -> Verified:
+        if past_cache and go_direct(self._fd):
             go_buffered(self._fd)
             self._direct = True
         records = self._records()
@@ -93,16 +94,17 @@ class _Pass:
             return self._read(records)
         self._digest = behind = Behind(self._digest)
         try:
-            self._read(records)
+            return self._read(records)
         finally:
             behind.end()
 
-    def _read(self, records: list[tuple[int, int]]) -> None:
+    def _read(self, records: list[tuple[int, int]]) -> Verified:
         for at, length in records:
             self._place(at, length)
         self._plain(self._entry.bytes)
         if (found := self._digest.hexdigest()) != self._entry.sha256:
             raise Corrupt(f"{self._member!r} has sha256 {found}, the index says {self._entry.sha256}")
+        return self.verified
 
     def _records(self) -> list[tuple[int, int]]:
         """Where the directory says that large records are. A hint: what is wrong costs a copy, nothing else."""
