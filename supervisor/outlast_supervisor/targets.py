@@ -40,7 +40,9 @@ def find_runs(arguments: Sequence[str]) -> list[RunDirectory]:
 
 
 def find_run(argument: str | None) -> RunDirectory:
-    """The one run meant."""
+    """The one run meant; of a folder with a job it is that job's, as for `outlast run`."""
+    if argument is not None and (run_dir := _of_folder(Path(argument))) is not None:
+        return RunDirectory(_begun(run_dir, argument))
     runs = find_runs([argument] if argument is not None else [])
     if len(runs) > 1:
         names = ", ".join(f'"{run.path}"' for run in runs[:5])
@@ -129,6 +131,22 @@ def _of_job(argument: str) -> Path:
         raise NoSuchRun(
             f'"{argument}" is no run directory, no run in "{RUNS}" and no job: {error}'
         ) from error
+    return _begun(run_dir, argument)
+
+
+def _of_folder(folder: Path) -> Path | None:
+    """Where the run of the job in a folder lies; None where there is none, or none that can be read."""
+    from outlast_jobs.jobfile import JobFileError, load_job
+
+    if is_run(folder) or is_kept(folder) or not (folder / "job.yaml").is_file():
+        return None
+    try:
+        return Path(load_job(folder / "job.yaml").run_dir)
+    except JobFileError:  # it may be written just now, and its run be wanted all the same
+        return None
+
+
+def _begun(run_dir: Path, argument: str) -> Path:
     if not is_run(run_dir):
         raise NoSuchRun(f'the job "{argument}" has not been run yet: there is no run directory "{run_dir}"')
     return run_dir

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.supervisor.cli.records import journal, status_of
@@ -163,6 +164,25 @@ def test_pin_without_a_supervisor_is_there_for_the_next(
     assert not read_history(run).pins
     assert not isinstance(lock.acquire(), Busy)
     lock.release()
+
+
+def test_a_folder_with_a_job_means_that_jobs_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As for `outlast run FOLDER`: another run beside it is not asked in its place; else the run that is there."""
+    home = folder / "rings"
+    home.mkdir()
+    (home / "job.yaml").write_text("name: rings\ncommand: [sleep, '1']\n")
+    moons, rings = (RunDirectory(home / "runs" / name) for name in ("moons", "rings"))
+    moons.create()
+    assert invoke(["stop", "rings"]) == 64
+    assert 'the job "rings" has not been run yet' in capsys.readouterr().err
+    rings.create()
+    assert invoke(["stop", "rings"]) == 0
+    assert read_history(rings).held is not None
+    assert read_history(moons).held is None
+    assert invoke(["stop", "rings/runs"]) == 64  # no job there, and two runs
+    (home / "job.yaml").write_text("name: [\n")  # somebody is at it
+    assert invoke(["stop", "rings"]) == 64
+    assert "2 runs are meant" in capsys.readouterr().err
 
 
 def test_stop_of_a_done_run_changes_nothing(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
