@@ -223,13 +223,16 @@ class Checkpointer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         session = self._session
+        over = error if session is None or error is not None else session.over
         if session is None:
             self._feed.close()
-        elif error is None:
+        elif over is None:
             with session.reporting(self.step_count):
                 self._finish(session)
         else:
-            self._broken(session, error)
+            self._broken(session, over)
+            if error is None:  # the script has caught it, and left as if it were done
+                raise over
 
     # --- inside ---
 
@@ -299,10 +302,7 @@ class Checkpointer:
             decision = session.settled(lambda: at_boundary(session.facts(step, finished=finished)))
             if decision != GO_ON:
                 self._ledger.flush()  # the loss history of a generation reaches to its step
-            self._session.carry_out(decision, self.step_count, self._capture, self._sick())
-
-    def _capture(self) -> dict[str, Any]:
-        return self._state.capture()
+            self._session.carry_out(decision, self.step_count, self._state.capture, self._sick())
 
     def _sick(self) -> bool:
         return not self._state.losses.last_finite
@@ -336,7 +336,7 @@ class Checkpointer:
         step = self.step_count
         if not session.facts(step, finished=True).finalised:
             sealed = session.seal(
-                step, self._capture, reason="the end of training", final=True, sick=self._sick()
+                step, self._state.capture, reason="the end of training", final=True, sick=self._sick()
             )
             if not sealed:
                 from outlast_worker.session import say

@@ -75,6 +75,8 @@ class Session:
         self._told_first = False
         self._told_sick = False
         self._told_taken: set[str] = set()
+        self.over: SystemExit | None = None
+        """What ends this worker, once that is said: a script that catches it has not trained to its end."""
 
     # --- the start ---
 
@@ -332,7 +334,8 @@ class Session:
         self.notifier.send({Field.REFUSED: why}, important=True)
         say(f"refused: {why}")
         self.before_leaving()
-        raise RestoreNotHonoured(int(ExitCode.UNUSABLE))
+        self.over = RestoreNotHonoured(int(ExitCode.UNUSABLE))
+        raise self.over
 
     def _bad(self, error: IntegrityError) -> NoReturn:
         resume = self.context.resume
@@ -355,11 +358,12 @@ class Session:
         self._end(ExitCode.SAVED)
 
     def _end(self, code: ExitCode) -> NoReturn:
+        self.over = Leaving(int(code))
         self.signals.ignore()
         self.before_leaving()
         if self.metrics is not None:
             self.metrics.sync()
-        raise Leaving(int(code))
+        raise self.over
 
     def _announce(self, phase: Phase) -> None:
         self.notifier.send({Field.PHASE: phase}, important=True)

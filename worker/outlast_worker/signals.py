@@ -110,6 +110,8 @@ class Signals:
     def ignore(self) -> None:
         """Heed no more: the last word is said, and a signal during the exit must not turn it into a death."""
         self._ours.clear()
+        if threading.current_thread() is not threading.main_thread():
+            return  # only that one can; at the exit it does
         for number in {self.names.save, self.names.stop, *self._previous}:
             signal.signal(number, signal.SIG_IGN)
 
