@@ -23,3 +23,80 @@ def test_a_second_trainer_of_one_attempt_is_refused_and_does_no_harm(make_run: M
     assert run.attempts() == [1]
     assert [line["step"] for line in run.metrics(1)] == list(range(1, 701))
     assert "unprotected" not in start.output
+
+
+LINGERING = """
+import os, pathlib, runpy, signal, sys, time
+from outlast_worker import Checkpointer
+step = Checkpointer.step
+def stepped(self, *arguments, **more):
+    step(self, *arguments, **more)
+    if self.step_count == 18 and not pathlib.Path("tried").exists():
+        pathlib.Path("tried").touch()
+        self._session.land()
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+Checkpointer.step = stepped
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_launcher_may_start_a_trainer_anew(make_run: MakeRun) -> None:
+    """What the killed one had forked lives on, and keeps the next one of the attempt not out; that goes on where the
+    killed one had saved, and not where the attempt began."""
+    train = shlex.join([sys.executable, "train.py", str(SCRIPTS / "plain.py"), "--steps", "30"])
+    run = make_run(
+        {"command": ["sh", "-c", f"{train} || {train}"], "save": {"every_steps": 5}}, script=LINGERING
+    )
+    start = run.start()
+    assert start.wait() == ExitCode.DONE, run.report()
+    assert run.attempts() == [1]
+    assert "resumed from step-000000015.a0001 at step 15 (bit-exact expected)" in run.log(1)
+    assert "unprotected" not in start.output
+    assert [line["step"] for line in run.history()] == list(range(1, 31))
+    run.nothing_left()
+
+
+NESTED = """
+import random
+from outlast_worker import Checkpointer
+first, second = (Checkpointer(model=None, draws=random.Random(seed)) for seed in (1, 2))
+with first, second:
+    first.step()
+"""
+
+
+def test_a_second_checkpointer_of_one_process_is_refused(make_run: MakeRun) -> None:
+    """Two would take each other's generations: it is said before the first step, with what to do."""
+    run = make_run({"command": ["{python}", "train.py"], "restart": {"never_on": [1]}}, script=NESTED)
+    assert run.start().wait() != ExitCode.DONE
+    assert "give one of them all that trains" in run.log(1)
+    assert run.generations() == []
+
+
+RANKS = """
+import os, random, sys
+import torch.distributed
+from outlast_worker import Checkpointer
+rank = 0 if os.fork() else 1
+store = torch.distributed.FileStore("store", 2)
+torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+ckpt = Checkpointer(model=None, draws=random.Random(1))
+try:
+    with ckpt:
+        ckpt.step()
+finally:
+    if rank == 0:
+        os.wait()
+"""
+
+
+def test_ranks_that_the_environment_does_not_tell_of_are_refused(make_run: MakeRun) -> None:
+    """A process group of two, made without WORLD_SIZE: each is told that one rank is no run, and nothing is saved."""
+    run = make_run({"command": ["{python}", "train.py"], "restart": {"never_on": [1]}}, script=RANKS)
+    assert run.start().wait() != ExitCode.DONE
+    assert run.log(1).count("RuntimeError: cannot supervise 2 ranks of one run") == 2
+    assert run.generations() == []

@@ -39,12 +39,7 @@ class RunContext(NamedTuple):
         """The context, or None where no supervisor set one."""
         if not environ.get(Env.RUN):
             return None
-        world = environ.get("WORLD_SIZE", "1")
-        if world not in ("", "1"):
-            raise RuntimeError(
-                f"cannot supervise {world} ranks of one run: this version saves the state of a single rank; "
-                f"run one process, or train without outlast"
-            )
+        refuse_ranks(environ.get("WORLD_SIZE", "1"))
         steps, seconds = environ.get(Env.SAVE_EVERY_STEPS), environ.get(Env.SAVE_EVERY_SECONDS)
         run = Path(environ[Env.RUN])
         resume = environ.get(Env.RESUME)
@@ -78,6 +73,15 @@ class RunContext(NamedTuple):
             every_steps=self.every_steps if self.every_steps is not None else every_steps,
             every_seconds=self.every_seconds if self.every_seconds is not None else every_seconds,
             restarted=self.attempt > 1,
+        )
+
+
+def refuse_ranks(world: str) -> None:
+    """RuntimeError where a training has more ranks than one."""
+    if world not in ("", "1"):
+        raise RuntimeError(
+            f"cannot supervise {world} ranks of one run: this version saves the state of a single rank; "
+            f"run one process, or train without outlast"
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from outlast_jobs.generation import Index
+from outlast_jobs.generation import GenerationName, Index
+from outlast_jobs.verify import Verdict, look, scan
 from outlast_worker.context import RunContext
 from outlast_worker.fingerprint import compare
 from outlast_worker.inherited import Inherited
@@ -13,6 +15,24 @@ from outlast_worker.sealing import Descriptions
 
 _TOLD_BY_DATA = frozenset({"batch_size", "drop_last", "shuffle", "seed"})
 """What `Batches` compares by itself when its state is loaded, with what follows from it."""
+
+
+def furthest(context: RunContext) -> RunContext:
+    """With what a trainer before this one in the same attempt has sealed as what to resume from.
+
+    A launcher that starts a failed trainer anew knows only what the attempt began with. Not after one that came to its
+    end: another training follows it.
+    """
+    with contextlib.suppress(OSError):
+        for path in scan(context.checkpoints)[:1]:
+            name = GenerationName.parse(path.name)
+            if name is None or name.attempt != context.attempt:
+                break
+            found = look(path, context.run_id, full=False)  # to be read is to be verified
+            index = found.index if found.verdict is Verdict.VERIFIED else None
+            if index is not None and index.healthy and not index.final:
+                return context._replace(resume=path)
+    return context
 
 
 def load(context: RunContext, inherited: Inherited | None = None) -> Loaded | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import msgspec
+import torch.distributed
 
 from outlast_jobs.cadence import due
 from outlast_jobs.contract import PROTOCOL, Env, ExitCode, ExitWord, Field, Phase
@@ -20,7 +21,7 @@ from outlast_jobs.locks import join_alive
 from outlast_jobs.rundir import RunDirectory
 from outlast_worker import children, output
 from outlast_worker.boundary import GO_ON, Decision, Facts
-from outlast_worker.context import RunContext
+from outlast_worker.context import RunContext, refuse_ranks
 from outlast_worker.failing import failure
 from outlast_worker.fingerprint import verdict
 from outlast_worker.guardian import Guardian
@@ -30,7 +31,7 @@ from outlast_worker.metrics import MetricsWriter
 from outlast_worker.notify import Notifier
 from outlast_worker.phases import Phases
 from outlast_worker.restoring import Loaded, bad_report
-from outlast_worker.resume import drift, load
+from outlast_worker.resume import drift, furthest, load
 from outlast_worker.sealing import Descriptions, Seals
 from outlast_worker.signals import Signals
 from outlast_worker.sole import be_sole
@@ -54,7 +55,7 @@ class Session:
 
     def __init__(self, context: RunContext, every_steps: int | None, every_seconds: float | None) -> None:
         output.guard()
-        self.context = context
+        self.context = context = furthest(context)
         self.notifier = Notifier.from_env()
         self.signals = Signals()
         self.guardian = Guardian.from_env(self.notifier)
@@ -72,6 +73,7 @@ class Session:
         self._last_time = time.monotonic()
         self._final_step: int | None = None
         self._alive: int | None = None
+        self._sole = False
         self._told_first = False
         self._told_sick = False
         self._told_taken: set[str] = set()
@@ -97,8 +99,15 @@ class Session:
         return self.loaded
 
     def be_sole(self) -> None:
-        """Raises NotAlone, of which the supervisor hears nothing: it is no failure of the trainer that it knows."""
-        be_sole(writing_folder(self.context.checkpoints, self.context.attempt))
+        """Raises NotAlone, or RuntimeError for several ranks.
+
+        The supervisor hears nothing of either: it is no failure of the trainer that it knows.
+        """
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            refuse_ranks(str(torch.distributed.get_world_size()))
+        if not self._sole:
+            be_sole(writing_folder(self.context.checkpoints, self.context.attempt))
+            self._sole = True
 
     def attach(self) -> None:
         """Show that this process lives, and let the signals in."""

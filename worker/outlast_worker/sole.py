@@ -1,4 +1,4 @@
-"""One trainer an attempt: another process with the run's environment would save over the first one's files."""
+"""One trainer an attempt: another one with the run's environment would save over the first one's files."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ import time
 from pathlib import Path
 
 _PATIENCE = 5.0  # seconds in which what a launcher's former worker left behind has ended
-_held: dict[tuple[int, Path], int] = {}
+_held: dict[Path, int | None] = {}
+"""The folders that this process trains for, with the descriptor of the lock; None where locks are not to be had."""
 
 
 class NotAlone(RuntimeError):
-    """Another process trains this attempt already."""
+    """Another process, or another Checkpointer of this one, trains this attempt already."""
 
 
 def be_sole(folder: Path) -> None:
     """Hold the attempt's own folder for this process until it ends. Raises NotAlone; no locks here, no check."""
-    if (os.getpid(), folder) in _held:
-        return
+    if folder in _held:
+        raise NotAlone(
+            "cannot enter a second Checkpointer in one run: each would go on from the other's generations; give one "
+            "of them all that trains (any further keyword is a part), and each further training a job of its own"
+        )
+    _held[folder] = _lock(folder)
+
+
+def _lock(folder: Path) -> int | None:
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return
+        return None
     until = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -37,7 +45,17 @@ def be_sole(folder: Path) -> None:
             time.sleep(0.05)
         except OSError:
             os.close(fd)
-            return
+            return None
         else:
-            _held[os.getpid(), folder] = fd
-            return
+            return fd
+
+
+def _let_go() -> None:
+    """In a forked child: it may outlive the trainer, and a launcher's next one would wait for it in vain."""
+    for fd in _held.values():
+        if fd is not None:
+            os.close(fd)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
