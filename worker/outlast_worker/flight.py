@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import queue
 import sys
 import threading
@@ -77,6 +78,7 @@ class Flight:
         self._crew = crew
         self._cost = cost
         self._ended = threading.Event()
+        self._owner = os.getpid()
         self._settle()
 
     def start(self) -> None:
@@ -88,6 +90,10 @@ class Flight:
 
         Whether versions moved, and whether bytes changed without that. Either is said once.
         """
+        if (
+            os.getpid() != self._owner
+        ):  # forked meanwhile: it has none of the threads, and the trainer's own memory
+            return False, False
         with self._closing:
             if not self.open:
                 self._transfers.hold_back()  # this update may be on another stream than the one before

@@ -77,6 +77,10 @@ class Notifier:
         self._deliver(b"X_OUTLAST_PROBE=1", 0.0)
         return not self.broken
 
+    def own(self) -> None:
+        """Speak for this process from here on, and for no other: it may have been forked since this was made."""
+        self._owner = os.getpid()
+
     def close(self) -> None:
         """Close the socket; later sends do nothing."""
         if self._socket is not None:

@@ -111,6 +111,7 @@ class Session:
 
     def attach(self) -> None:
         """Show that this process lives, and let the signals in."""
+        self.notifier.own()
         self._alive = join_alive(RunDirectory(self.context.run))
         self.signals.install()
         children.end_daemons_at_exit()

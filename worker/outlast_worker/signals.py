@@ -73,6 +73,7 @@ class Signals:
                 "cannot install the signal handlers of the Checkpointer in a thread: Python delivers signals "
                 "to the main thread only; enter the Checkpointer there"
             )
+        self._owner = os.getpid()  # which may have been forked since this was made
         names = self.names
         self._ours = {names.save: self._handler(self._on_save), names.stop: self._handler(self._on_stop)}
         for number, handler in self._ours.items():
