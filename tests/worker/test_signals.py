@@ -148,6 +148,18 @@ def test_handlers_that_were_replaced_are_taken_back(signals: Signals) -> None:
     assert signals.retake() == []
 
 
+def test_a_thread_of_the_script_takes_no_handler_back(signals: Signals) -> None:
+    """Only the main thread can set one: in another nothing is named as taken back, and nothing raised."""
+    signals.install()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    found: list[list[str]] = []
+    thread = threading.Thread(target=lambda: found.append(signals.retake()))
+    thread.start()
+    thread.join()
+    assert found == [[]]
+    assert signals.retake() == ["SIGTERM"]
+
+
 def test_uninstalled_a_late_save_signal_is_harmless() -> None:
     """After the training the stop signal has its old action, and a late save signal does not kill."""
     result = _script(

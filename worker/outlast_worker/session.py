@@ -184,8 +184,8 @@ class Session:
             if name not in self._told_taken:
                 self._told_taken.add(name)
                 say(
-                    f"something set a handler for {name} after the Checkpointer was entered, and a {name} would have "
-                    "saved nothing: it is taken back; set your own before that, and clean up in finally blocks"
+                    f"something set a handler for {name} after the Checkpointer was entered: it is taken back, so "
+                    f"that a {name} saves; set your own before that, and clean up in finally blocks"
                 )
 
     def settled(self, decide: Callable[[], Decision]) -> Decision:

@@ -89,14 +89,14 @@ class Signals:
     def retake(self) -> list[str]:
         """Take back what the script, or a library of its, took after us: a stop would bring no save any more.
 
-        Returns the names of these signals. To be called at boundaries; it costs less than a microsecond.
+        Returns the names of these signals. To be called at boundaries, by the main thread; in another one, which can
+        set no handler, nothing is done. It costs about a microsecond.
         """
-        lost = [number for number, ours in self._ours.items() if signal.getsignal(number) is not ours]
-        if not lost or os.getpid() != self._owner:
+        if threading.current_thread() is not threading.main_thread():
             return []
-        if threading.current_thread() is threading.main_thread():
-            for number in lost:
-                signal.signal(number, self._ours[number])
+        lost = [number for number, ours in self._ours.items() if signal.getsignal(number) is not ours]
+        for number in lost:
+            signal.signal(number, self._ours[number])
         return [number.name for number in lost]
 
     def uninstall(self) -> None:
