@@ -213,3 +213,18 @@ def test_a_loader_that_saves_its_order_itself_is_taken_as_it_is() -> None:
     for kind in (Plain, Own):
         loader = kind(PLAIN, sampler=RandomSampler(PLAIN))
         assert as_batches(loader) is loader
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_torchdatas_loader_is_taken_with_batches_that_keep_a_state() -> None:
+    """What cuts the batches saves the order by itself: the sampler in it need not."""
+
+    class Cut(BatchSampler):
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
+    loader = StatefulDataLoader(PLAIN, batch_sampler=Cut(RandomSampler(PLAIN), 4, False))
+    assert as_batches(loader) is loader

@@ -105,6 +105,8 @@ def _saves_as_torchdata(loader: DataLoader[Any]) -> bool:
 
 def _refuse_forgetful(loader: DataLoader[Any]) -> None:
     """Of torchdata's loader: it saves how far it is in the order, and of these samplers not what draws the order."""
+    if _is_stateful(loader.batch_sampler):
+        return
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler):
         why = f"torch's {type(sampler).__name__}, which keeps no state"
