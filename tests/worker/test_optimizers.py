@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from outlast_worker import TrainState, load_checkpoint, save_checkpoint
 from outlast_worker.digest import first_difference
 from outlast_worker.optimizers import parameter_names
 from outlast_worker.parts import Parts
@@ -130,3 +132,29 @@ def test_a_parameter_given_twice_keeps_the_names_of_the_others_right() -> None:
         "net.last.bias",
         "net.first.weight",
     ]
+
+
+class Around(torch.optim.Optimizer):
+    """Hands all on to the one inside, and was never initialised itself."""
+
+    param_groups = property(lambda self: self.inner.param_groups)
+    state = property(lambda self: self.inner.state)
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
+def test_an_optimizer_around_another_needs_no_defaults_of_its_own(tmp_path: Path) -> None:
+    """It comes back as it was saved, by the functions too."""
+    net = torch.nn.Linear(2, 2)
+    saved = Around(torch.optim.Adam(net.parameters(), lr=0.1))
+    save_checkpoint(net, saved, None, TrainState(step=1), tmp_path / "c.pt")
+    again = Around(torch.optim.Adam(net.parameters(), lr=0.2))
+    load_checkpoint(tmp_path / "c.pt", net, again)
+    assert again.param_groups[0]["lr"] == 0.1

@@ -183,8 +183,9 @@ def _refuse_misfit_optimizer(part: str, saved: Mapping[str, Any], live: torch.op
         raise PartError(
             part, f"has groups of {now} parameters in the script and of {before} in the checkpoint"
         )
-    for group in saved["param_groups"]:
-        if missing := sorted(live.defaults.keys() - group.keys()):
+    # what a wrapper has in its defaults alone, or has no defaults, saves and needs no more than its groups
+    for group, own in zip(saved["param_groups"], live.param_groups, strict=True):
+        if missing := sorted(getattr(live, "defaults", {}).keys() & own.keys() - group.keys()):
             raise PartError(
                 part,
                 f"the checkpoint has no {missing[0]!r}, which {type(live).__name__} needs: another class has saved it",
