@@ -78,6 +78,7 @@ class _Replay:
         self.newest: Record | None = None
         self.past = Past()
         self.costs: deque[float] = deque(maxlen=COSTS_KEPT)
+        self.saves: deque[float] = deque(maxlen=COSTS_KEPT)
         self.step: int | None = None  # the newest that the open attempt sealed
         self.sealed: dict[str, Sealed] = {}
         self.verified: dict[str, Verified] = {}
@@ -112,6 +113,7 @@ class _Replay:
             pins=frozenset(self.pins),
             sick_steps=frozenset(self.sick_steps),
             past=self.past.saved(*self.costs),
+            saves=tuple(self.saves),
         )
 
     def note_step(self) -> None:
@@ -231,6 +233,8 @@ def _sealed(state: _Replay, record: Record) -> None:
         return
     step, seconds = _int(data, "step"), _float(data, "seconds")
     state.sealed[name] = Sealed(step, _int(data, "bytes"), seconds, record.wall)
+    if seconds is not None:
+        state.saves.append(seconds)
     cost = _float(data, "cost")
     if cost is not None or seconds is not None:
         state.costs.append(cost if cost is not None else seconds or 0.0)

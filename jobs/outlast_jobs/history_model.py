@@ -165,6 +165,8 @@ class History(msgspec.Struct, frozen=True):
     violations: int = 0
     past: Past = Past()
     """What an automatic cadence goes by."""
+    saves: tuple[float, ...] = ()
+    """Durations of the newest saves, seconds."""
     last_audit: Mapping[str, Any] | None = None
     drift: tuple[str, ...] = ()
     answers: Mapping[str, Answer] = {}

@@ -79,11 +79,11 @@ def signs_of_life(live: Live, now: float) -> Live:
     return replace(live, times=live.times.seen(live.phase, now - live.progress_at), progress_at=now)
 
 
-def save_p95(live: Live) -> float | None:
+def save_p95(ledger: Ledger) -> float | None:
     """95th percentile of the latest saves, seconds."""
-    if not live.saves:
+    if not ledger.saves:
         return None
-    ordered = sorted(live.saves)
+    ordered = sorted(ledger.saves)
     return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
 
 
@@ -92,11 +92,12 @@ def step_longest(live: Live) -> float | None:
     return live.times.longest.get(Phase.TRAIN)
 
 
-def fit_times(live: Live, grace: float) -> tuple[float, float]:
-    """Step and save times for the deadline; unmeasured, the worker gets the grace in all."""
-    unknown = grace / (2 * cadence.DOUBLED)
-    step, save = step_longest(live), save_p95(live)
-    return (unknown if step is None else step), (unknown if save is None else save)
+def fit_times(ledger: Ledger, live: Live, grace: float) -> tuple[float, float]:
+    """Step and save times for the deadline; before any save was measured the worker gets the grace for one."""
+    step, save = step_longest(live), save_p95(ledger)
+    if save is None:
+        return step or 0.0, grace / cadence.DOUBLED
+    return (grace / (2 * cadence.DOUBLED) if step is None else step), save
 
 
 def watched_phase(live: Live) -> str:
@@ -104,9 +105,9 @@ def watched_phase(live: Live) -> str:
     return AFTERWARDS if ExitWord.DONE in live.words else live.phase
 
 
-def ask_allowance(live: Live) -> float:
+def ask_allowance(ledger: Ledger, live: Live) -> float:
     """Seconds that a worker on time may be late: a step, a save, and some slack."""
-    return (step_longest(live) or 0.0) + (save_p95(live) or 0.0) + ASK_SLACK
+    return (step_longest(live) or 0.0) + (save_p95(ledger) or 0.0) + ASK_SLACK
 
 
 # -- what a trainer tells ----------------------------------------------------------------------------------
@@ -221,10 +222,10 @@ def take_in(
         wanted_at=None,
         save_requests=(),
         asked_at=None,
-        saves=(*live.saves, event.seconds)[-SAVES_KEPT:],
         costs=(*live.costs, event.seconds if event.cost is None else event.cost)[-SAVES_KEPT:],
     )
-    return live, replace(ledger, unprotected="", violation=""), tuple(actions)
+    saves = (*ledger.saves, event.seconds)[-SAVES_KEPT:]
+    return live, replace(ledger, unprotected="", violation="", saves=saves), tuple(actions)
 
 
 def save_failed(state: Alive, event: ev.SaveFailed, ctx: Context) -> Step:

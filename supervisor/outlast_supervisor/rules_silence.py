@@ -71,7 +71,7 @@ def _overdue(state: Running, ctx: Context) -> cadence.Ask | cadence.Violation | 
     if live.phase == Phase.SAVE or live.words:  # after its last word it saves no more
         return None
     save = paced(ctx.policy, state.ledger, live)
-    return cadence.overdue(ctx.now, live.sealed_at, live.asked_at, save, ask_allowance(live))
+    return cadence.overdue(ctx.now, live.sealed_at, live.asked_at, save, ask_allowance(state.ledger, live))
 
 
 def _hung(state: Running, found: hang.Hung, ctx: Context) -> Step:

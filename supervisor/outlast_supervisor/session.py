@@ -155,6 +155,7 @@ class Session:
             verified=_newest(self._carrier.desk.remembered),
             resume=self._known.next_resume or "newest",
             past=self._known.past,
+            saves=self._known.saves,
         )
         vanished = self._known.vanished
         cause = f"attempt {vanished.number} vanished on {vanished.host}" if vanished else "start"

@@ -113,7 +113,7 @@ def _of_worker(state: Starting | Running | Stopping | Ending, facts: Facts, now:
             "generation": live.sealed_name,
             "step": live.sealed_step,
             "at": at,
-            "seconds": live.saves[-1],
+            "seconds": state.ledger.saves[-1],
         }
     elif live.chosen.name:
         saved = {"generation": live.chosen.name, "step": live.chosen.step, "seconds": None, "at": None}

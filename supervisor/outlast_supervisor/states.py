@@ -49,6 +49,7 @@ class Ledger(Struct, frozen=True):
     gone: str = ""  # what happened to the run directory
     taken: bool = False  # and whether another supervisor has the run
     past: Past = Past()  # what an automatic cadence goes by, up to the newest attempt's end
+    saves: tuple[float, ...] = ()  # durations of the latest saves, of older attempts too, seconds
 
 
 class Live(Struct, frozen=True):
@@ -88,8 +89,7 @@ class Live(Struct, frozen=True):
     notice: str = ""  # a notice was given to the worker
     audited: bool = False
     times: PhaseTimes = PhaseTimes()
-    saves: tuple[float, ...] = ()  # durations of the latest saves, seconds
-    costs: tuple[float, ...] = ()  # and what the training lost of it
+    costs: tuple[float, ...] = ()  # what the training lost by the latest saves, seconds
 
 
 class Clearing(Struct, frozen=True):

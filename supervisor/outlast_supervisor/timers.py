@@ -60,7 +60,7 @@ def deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> floa
     """When the known end next has a say in the attempt."""
     if ledger.deadline is None:
         return None
-    step, save = fit_times(live, policy.grace)
+    step, save = fit_times(ledger, live, policy.grace)
     match cadence.last_fit(now, ledger.deadline, step, save, policy.warn):
         case cadence.TrainOn(until):
             return until
@@ -80,4 +80,4 @@ def _running_due(state: Running, policy: Policy, now: float) -> tuple[float | No
         return hung_at, None
     if live.phase == Phase.SAVE:
         return hung_at, None if save.every_seconds is None else now + RECHECK
-    return hung_at, cadence.overdue_at(live.sealed_at, live.asked_at, save, ask_allowance(live))
+    return hung_at, cadence.overdue_at(live.sealed_at, live.asked_at, save, ask_allowance(state.ledger, live))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -100,6 +101,22 @@ def test_a_broken_job_file_is_not_taken_and_a_good_one_counts_at_once(make_run: 
     assert supervisor.wait() == 75
     assert "time_limit" in supervisor.output
     run.nothing_left()
+
+
+def test_a_start_knows_how_long_saves_took_in_those_before(make_run: MakeRun) -> None:
+    """Warned before its first save, an attempt goes by the run's saves and not by the grace, which may be too short."""
+    counting = ["{python}", "{scripts}/sealing.py", "100000", "5", "0.02"]
+    run = make_run({"command": counting, "stop": {"grace": "20s"}})
+    supervisor = run.start()
+    supervisor.until(run.verified, "a generation")
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait() == 75
+    run.write_job({"command": counting, "stop": {"grace": "20s", "time_limit": "1s"}})
+    supervisor = run.start()
+    assert supervisor.wait() == 75
+    told = re.search(r"a step and a save may take ([\d.]+) s", supervisor.output)
+    assert told is not None
+    assert float(told[1]) < 20, supervisor.output
 
 
 def test_a_reload_does_not_send_the_running_worker_another_ones_signals(make_run: MakeRun) -> None:

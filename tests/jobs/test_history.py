@@ -106,6 +106,16 @@ def test_replay_is_consistent_wherever_a_kill_ends_it() -> None:
             assert history.counters == ({"preempted": 1} if ended else None)
 
 
+def test_what_the_newest_saves_took_is_remembered() -> None:
+    """Of whichever attempt they were, and also of generations that are gone; of many the newest."""
+    story = Story()
+    for attempt in range(1, 31):
+        story(events.ATTEMPT_STARTED, attempt=attempt)
+        story(events.SEALED, generation=GEN_1, step=attempt, bytes=1, seconds=float(attempt))
+    story(events.DROPPED, generation=GEN_1, reason="old")
+    assert story.history().saves == tuple(map(float, range(11, 31)))
+
+
 def test_an_attempt_that_runs_has_not_vanished() -> None:
     """To a view of a living run the open attempt is running; one before a later life has vanished."""
     story = Story()

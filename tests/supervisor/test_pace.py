@@ -77,7 +77,7 @@ def test_a_save_costs_what_it_keeps_the_training_waiting() -> None:
     sealed = ev.Sealed("step-000000009.a0001", 9, 1, 80.0, 0.5)
     after, actions = decide(worker(), sealed, auto(20.0))
     assert isinstance(after, Running)
-    assert (after.live.saves, after.live.costs) == ((80.0,), (0.5,))
+    assert (after.ledger.saves, after.live.costs) == ((80.0,), (0.5,))
     [note] = [action for action in actions if isinstance(action, act.Note)]
     assert (note.data["seconds"], note.data["cost"]) == (80.0, 0.5)
     blocking = replace(sealed, cost=None)
@@ -90,7 +90,7 @@ def test_a_save_costs_what_it_keeps_the_training_waiting() -> None:
 def test_an_attempts_end_is_learnt_from() -> None:
     """After a crash the ledger has its up-time, its saves and a loss; after a notice no loss; unattached nothing."""
     for why, code, expected in (("", 1, (1.0, 0.0)), ("notice", 75, (0.0, 1.0)), ("restart", 75, (0.0, 0.0))):
-        live = worker(started_at=0.0, saves=(9.0,), costs=(7.0,), seals=1).live
+        live = worker(started_at=0.0, costs=(7.0,), seals=1).live
         end = Ending(Ledger(attempt=1), live, why, "", code, None, 500.0, None, None, "look", False)
         after, _ = conclude(end.ledger, end, auto(500.0), examined=ev.Examined(5, False, 5, None, ""))
         past = after.ledger.past

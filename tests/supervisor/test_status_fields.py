@@ -18,7 +18,7 @@ FACTS = Facts("a" * 32, "x", "here", "1:2:boot", 1e9, "flock", False, (), 10.0, 
 def reachable(state: State) -> State:
     """With the duration of each seal that it counts, as the table keeps them."""
     if isinstance(state, Starting | Running | Stopping | Ending) and state.live.seals:
-        return replace(state, live=replace(state.live, saves=(0.1,) * state.live.seals))
+        return replace(state, ledger=replace(state.ledger, saves=(0.1,) * state.live.seals))
     return state
 
 
