@@ -98,6 +98,11 @@ class Ending(Struct, frozen=True):
         return self.code if self.signal is None else SIGNALLED + self.signal
 
     @property
+    def saved(self) -> bool:
+        """Whether it left with a save of its own."""
+        return ExitWord.SAVED in self.words or self.code == ExitCode.SAVED
+
+    @property
     def complete(self) -> bool:
         """The training is: by the trainer's word, or a final generation. What follows it may still fail."""
         return self.final_sealed or (self.attached and ExitWord.DONE in self.words)
@@ -105,7 +110,7 @@ class Ending(Struct, frozen=True):
     @property
     def short(self) -> bool:
         """Whether it may have ended for want of memory, by the kernel's word or its own."""
-        if ExitWord.SAVED in self.words or self.code == ExitCode.SAVED:
+        if self.saved:
             return False  # it was another's process that was killed around us
         return self.oom_kills > 0 or (self.failure is not None and self.failure.of_memory)
 
@@ -155,9 +160,8 @@ def _stopped(e: Ending, _policy: Policy) -> tuple[Kind, str] | None:
     if e.stopped_by is None:
         return None
     by = {"person": "by a person", "restart": "for a restart", "notice": "after a notice"}[e.stopped_by]
-    saved = ExitWord.SAVED in e.words or e.code == ExitCode.SAVED
     return Kind.SAVED, f"stopped {by}, " + (
-        "saved" if saved else f"ended by {_status(e)} without a save of its own"
+        "saved" if e.saved else f"ended by {_status(e)} without a save of its own"
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 import time
 import uuid
 from collections.abc import Mapping
@@ -172,7 +174,12 @@ class RunDirectory(Struct, frozen=True):
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace `status.json` whole. Not fsynced: it is renewed soon, and nothing is decided from it."""
         data = msgspec.json.encode({"schema": Schema.STATUS, **status})
-        durable.replace_file(self.status_json, data + b"\n", durable=False)
+        try:
+            durable.replace_file(self.status_json, data + b"\n", durable=False)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _overwrite(self.status_json, data + b"\n")
 
     def read_status(self) -> dict[str, Any] | None:
         """The latest snapshot; None where there is none, or it can't be read as one."""
@@ -216,6 +223,17 @@ class RunDirectory(Struct, frozen=True):
         """The run id that all readable generations agree on; None where there is none or they do not."""
         found = {_run_id_in(generation) for generation in generations} - {None}
         return found.pop() if len(found) == 1 else None
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """A full disk takes no second file: the blocks that are there take what is to be told, that it is full."""
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.pwrite(fd, data, 0)
+            os.ftruncate(fd, len(data))
+    finally:
+        os.close(fd)
 
 
 def _generations(checkpoints: Path) -> list[Path]:

@@ -23,10 +23,10 @@ _WORDS_KEPT = 300  # characters of a log's last line
 Step = tuple[State, tuple[Action, ...]]
 
 
-def hold_by_person(ledger: Ledger, after: tuple[Action, ...] = ()) -> Step:
-    """The run is stopped by hand: it stays stopped until a person releases it."""
+def hold_by_person(ledger: Ledger, after: tuple[Action, ...] = (), how: str = "stopped") -> Step:
+    """The run is stopped by hand: it stays stopped until a person releases it. ``how`` is for whoever asked."""
     reason = f"stopped by {ledger.holding}; go on with: outlast run JOB --release"
-    answer = (Answer(ledger.stop_request, True, "stopped; the run is held"),) if ledger.stop_request else ()
+    answer = (Answer(ledger.stop_request, True, f"{how}; the run is held"),) if ledger.stop_request else ()
     return Finished(ledger, ExitCode.HELD, reason), (
         *after,
         Note(journal.HELD, {"by": ledger.holding, "reason": "stopped by hand"}),
@@ -101,6 +101,8 @@ def conclude(
         action = restart.GiveUp(f"the replay differs: {ending.detail}")
     if ledger.gone and not isinstance(action, restart.Done):
         return finish(ledger, ExitCode.BUSY if ledger.taken else ExitCode.CANNOT_WRITE, ledger.gone, before)
+    if ledger.holding and isinstance(action, restart.Again):
+        return hold_by_person(ledger, before, outcome.reason if live and not facts.saved else "stopped")
     since = ending.ended_at if ending else ctx.now
     return _order(ledger, action, since, ctx, before, examined)
 
@@ -181,8 +183,6 @@ def _again(
     ctx: Context,
     before: tuple[Action, ...],
 ) -> Step:
-    if ledger.holding:
-        return hold_by_person(ledger, before)
     if ledger.leaving:
         text = f"not done, stopped by {ledger.leaving}: run me again"
         return finish(ledger, ExitCode.SAVED, text, before)

@@ -27,6 +27,17 @@ def refused(run: Run, code: int, *words: str, args: tuple[str, ...] = ()) -> Non
         assert word in started.output
 
 
+def test_who_stops_a_run_is_told_where_nothing_was_saved(make_run: MakeRun) -> None:
+    """The run is held all the same, and whoever asked learns how its worker ended."""
+    run = make_run({"command": ["sleep", "1000"]})
+    first = run.start()
+    run.until_status(lambda s: s["state"] == "running", "a worker")
+    stopped = run.cli("stop", str(run.directory.path))
+    told = "stopped by a person, ended by SIGTERM without a save of its own; the run is held\n"
+    assert (stopped.code, stopped.out) == (0, told)
+    assert first.wait() == ExitCode.HELD, run.report()
+
+
 def test_a_run_that_was_stopped_by_hand_stays_stopped(make_run: MakeRun) -> None:
     """`stop` saves and ends with 70; cron's next start does nothing; --release goes on where it was."""
     run = make_run(plain(steps=600, seconds=0.01, save={"every_steps": 1000}))

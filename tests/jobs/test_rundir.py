@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -45,6 +47,31 @@ def test_nothing_in_run_json_is_a_path(run: RunDirectory) -> None:
     moved = run.path.with_name("elsewhere")
     run.path.rename(moved)
     assert RunDirectory(moved).create().note is None
+
+
+def test_on_a_full_disk_the_status_is_told_all_the_same(tmp_path: Path) -> None:
+    """That it is full is what has to be told; nothing is written through a link in its place."""
+    run, other = RunDirectory(tmp_path / "run"), tmp_path / "other"
+    run.path.mkdir()
+    told = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(run.path)])
+    if told.returncode:
+        pytest.skip("cannot mount a small file system here")
+    try:
+        run.create()
+        run.write_status({"unprotected": None, "longer": "x" * 99})
+        with contextlib.suppress(OSError), open(run.path / "junk", "wb") as junk:
+            junk.write(bytes(1 << 20))
+        run.write_status({"unprotected": "No space left on device"})
+        assert (run.read_status() or {})["unprotected"] == "No space left on device"
+        assert [name for name in os.listdir(run.path) if name.startswith(".tmp-")] == []
+        run.status_json.unlink()
+        other.write_text("precious")
+        run.status_json.symlink_to(other)
+        with contextlib.suppress(OSError):
+            run.write_status({"unprotected": None})
+        assert other.read_text() == "precious"
+    finally:
+        subprocess.run(["umount", "--lazy", str(run.path)], check=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 90, b'{"schema": "outlast.run/1"', b"[]", b'{"a": {}}'])
