@@ -342,6 +342,16 @@ def _violation(state: _Replay, record: Record) -> None:
     state.set(violations=state.values.violations + 1)
 
 
+def _clock_jumped(state: _Replay, record: Record) -> None:
+    """What this life wrote before went by a clock that was wrong, as after a boot without one."""
+    by = _float(record.data, "seconds") or 0.0
+    for number, known in state.attempts.items():
+        if known.life == record.life:
+            times = {name: getattr(known, name) for name in ("started", "attached", "ended")}
+            moved = {name: at + by for name, at in times.items() if at is not None}
+            state.attempts[number] = replace(known, **moved)
+
+
 def _audit(state: _Replay, record: Record) -> None:
     state.set(last_audit=record.data)
 
@@ -362,6 +372,7 @@ _TABLE: Mapping[str, Callable[[_Replay, Record], None]] = {
     events.SUPERVISOR_STARTED: _supervisor_started,
     events.SUPERVISOR_STOPPED: _supervisor_stopped,
     events.JOB_CHANGED: _digests,
+    events.CLOCK_JUMPED: _clock_jumped,
     events.ATTEMPT_STARTED: _attempt_started,
     events.ATTEMPT_ATTACHED: _attempt_attached,
     events.ATTEMPT_ENDED: _attempt_ended,

@@ -116,6 +116,24 @@ def test_what_the_newest_saves_took_is_remembered() -> None:
     assert story.history().saves == tuple(map(float, range(11, 31)))
 
 
+def test_what_a_life_told_before_its_clock_was_set_is_moved() -> None:
+    """A machine that boots in 1970 and is told the time later had no attempt of half a century."""
+    story = Story()
+    for attempt in (1, 2):
+        story(events.SUPERVISOR_STARTED)
+        story(events.ATTEMPT_STARTED, attempt=attempt)
+        story(events.ATTEMPT_ATTACHED, attempt=attempt)
+    before = story.history().attempts
+    story(events.CLOCK_JUMPED, seconds=1e9)
+    first, second = story.history().attempts
+    assert first == before[0], "another life's clock"
+    assert (second.started, second.attached, second.ended) == (
+        before[1].started + 1e9,
+        before[1].started + 1 + 1e9,
+        None,
+    )
+
+
 def test_an_attempt_that_runs_has_not_vanished() -> None:
     """To a view of a living run the open attempt is running; one before a later life has vanished."""
     story = Story()
