@@ -29,7 +29,7 @@ def refused(run: Run, code: int, *words: str, args: tuple[str, ...] = ()) -> Non
 
 def test_who_stops_a_run_is_told_where_nothing_was_saved(make_run: MakeRun) -> None:
     """The run is held all the same, and whoever asked learns how its worker ended."""
-    run = make_run({"command": ["sleep", "1000"]})
+    run = make_run({"command": ["sleep", "1000"], "signals": "native"})
     first = run.start()
     run.until_status(lambda s: s["state"] == "running", "a worker")
     stopped = run.cli("stop", str(run.directory.path))
