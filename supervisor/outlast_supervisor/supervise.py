@@ -142,16 +142,10 @@ def _refuse_from(run: RunDirectory, job: Job, name: str | None) -> None:
 
 def _refuse_unmounted(run: RunDirectory) -> None:
     """A start at boot may come before the disk that has the run; below its mount point it would begin at step 0."""
-    if run.run_json.exists():
-        return
-    from .unmounted import FSTAB, without_its_disk
+    from .unmounted import without_its_disk
 
-    if point := without_its_disk(str(run.path)):
-        raise Refused(
-            ExitCode.SAVED,
-            f'there is no run in "{run.path}", and "{point}", which {FSTAB} names, is not mounted: '
-            "run me again when it is, or begin there with --fresh",
-        )
+    if why := without_its_disk(run):
+        raise Refused(ExitCode.SAVED, f"{why}: run me again when it is, or begin there with --fresh")
 
 
 def _refuse_fresh(job: Job) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 from outlast_jobs.filesystem import filesystem_kind
+from outlast_jobs.rundir import RunDirectory
 
 FSTAB = "/etc/fstab"
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -27,15 +27,18 @@ def missing_mount(path: str, mount: str, table: str) -> str:
     return ""
 
 
-def without_its_disk(run_dir: str) -> str:
-    """The mount point that has to be mounted before a run can be looked for here; empty where nothing is missing."""
+def without_its_disk(run: RunDirectory) -> str:
+    """Why no run can be looked for in this directory yet, for people; empty where nothing is missing."""
+    if run.run_json.exists():
+        return ""
     try:
         with open(FSTAB, encoding="utf-8", errors="surrogateescape") as file:
             table = file.read()
     except OSError:
         return ""
     # by the kernel's list: os.path.ismount sees no bind mount of a folder on the same disk
-    found = filesystem_kind(Path(run_dir))
-    return (
-        "" if found.type == "unknown" else missing_mount(os.path.realpath(run_dir), str(found.mount), table)
-    )
+    found = filesystem_kind(run.path)
+    point = missing_mount(os.path.realpath(run.path), str(found.mount), table)
+    if not point or found.type == "unknown":
+        return ""
+    return f'there is no run in "{run.path}", and "{point}", which {FSTAB} names, is not mounted'

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from tests.e2e.bare import needs_mounts
 from tests.e2e.conftest import MakeRun
+from tests.e2e.harness import OUTLAST
 
 from outlast_jobs.contract import ExitCode
 from outlast_supervisor.unmounted import missing_mount
@@ -57,6 +60,8 @@ def test_a_run_whose_disk_is_not_mounted_does_not_start_anew(make_run: MakeRun) 
     without = run.start(wrapper=under(""))
     assert without.wait() == ExitCode.SAVED
     assert f'"{disk}", which /etc/fstab names, is not mounted: run me again' in without.output
+    asked = subprocess.run([*under(""), OUTLAST, "doctor", str(run.job_file)], capture_output=True, text=True)
+    assert "failure   run         there is no run in" in asked.stdout
     assert list(disk.iterdir()) == []
     folder = run.folder / "folder of the same disk"
     folder.mkdir()

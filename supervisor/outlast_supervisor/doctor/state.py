@@ -20,6 +20,7 @@ from outlast_jobs.verify import Verdict, look, scan
 from .. import living, views
 from ..progress import number
 from ..startup import digests_of
+from ..unmounted import without_its_disk
 from .line import Line, failure, ok, undecided, warning
 from .past import Past
 
@@ -36,6 +37,7 @@ class State(Struct, frozen=True):
     holder: str  # in words, where it is supervised
     generations: tuple[str, ...] = ()  # verdicts of the newest, by names and lengths alone
     trouble: str = ""  # why the run could not be read
+    unmounted: str = ""  # why it cannot be looked for yet
 
 
 def read(run: RunDirectory, job: Job, known: History) -> State:
@@ -48,13 +50,18 @@ def read(run: RunDirectory, job: Job, known: History) -> State:
     paths = scan(run.checkpoints)[:MOST] if run.checkpoints.is_dir() else []
     run_id = run.read_run().run_id if paths else None
     found = tuple(str(look(path, run_id, full=False).verdict) for path in paths)
-    return State(known, digests_of(job), status, living.is_supervised(run, status), who, found)
+    supervised, unmounted = living.is_supervised(run, status), without_its_disk(run)
+    return State(known, digests_of(job), status, supervised, who, found, unmounted=unmounted)
 
 
 def start(state: State, job: Job) -> Iterator[Line]:
     """What `outlast run` would do with it."""
     if state.trouble:
         yield undecided("run", state.trouble, "look with: outlast status")
+        return
+    if state.unmounted:
+        cure = "mount it, or begin there with: outlast run JOB --fresh"
+        yield failure("run", f"{state.unmounted}; a start ends at once with 75", cure)
         return
     known, digests = state.known, state.digests
     done, held = known.done, known.held
