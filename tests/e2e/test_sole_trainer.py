@@ -77,6 +77,35 @@ def test_a_second_checkpointer_of_one_process_is_refused(make_run: MakeRun) -> N
     assert run.generations() == []
 
 
+AGAIN = """
+import random, time
+import torch
+from outlast_worker import Checkpointer
+for size in (64, 32):
+    ckpt = Checkpointer(model=None, draws=random.Random(1))
+    try:
+        with ckpt:
+            while ckpt.step_count < 30:
+                if size == 64 and ckpt.step_count == 18:
+                    raise torch.OutOfMemoryError("too large a batch")
+                time.sleep(0.002)
+                ckpt.step()
+    except torch.OutOfMemoryError:
+        print("tries a smaller batch")
+"""
+
+
+def test_a_training_that_failed_may_be_tried_again_in_the_same_process(make_run: MakeRun) -> None:
+    """A script that catches what it failed of, and enters another Checkpointer, goes on where it had saved."""
+    job = {"command": ["{python}", "train.py"], "save": {"every_steps": 5}}
+    run = make_run(job, script=AGAIN)
+    start = run.start()
+    assert start.wait() == ExitCode.DONE, run.report()
+    assert run.attempts() == [1]
+    assert "resumed from step-000000015.a0001 at step 15" in run.log(1)
+    assert "unprotected" not in start.output
+
+
 RANKS = """
 import os, random, sys
 import torch.distributed

@@ -369,7 +369,7 @@ class Checkpointer:
             session.failed(error, self.step_count)
         with contextlib.suppress(Exception):  # what is in flight is of a whole boundary, and still counts
             session.seals.settle(wait=True)
-        self._feed.close()
+        session.left()
 
     def _not_honoured(self, claimed: int) -> None:
         begun = self._session is not None and self._session.restored_step > 0

@@ -19,7 +19,7 @@ from outlast_jobs.errors import Fenced, IntegrityError
 from outlast_jobs.generation import META, writing_folder
 from outlast_jobs.locks import join_alive
 from outlast_jobs.rundir import RunDirectory
-from outlast_worker import children, output
+from outlast_worker import children, output, sole
 from outlast_worker.boundary import GO_ON, Decision, Facts
 from outlast_worker.context import RunContext, refuse_ranks
 from outlast_worker.failing import failure
@@ -34,7 +34,6 @@ from outlast_worker.restoring import Loaded, bad_report
 from outlast_worker.resume import drift, furthest, load
 from outlast_worker.sealing import Descriptions, Seals
 from outlast_worker.signals import Signals
-from outlast_worker.sole import be_sole
 
 _ROOM = 3000
 """Bytes of JSON that surely fit into one notification beside its key."""
@@ -106,7 +105,7 @@ class Session:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             refuse_ranks(str(torch.distributed.get_world_size()))
         if not self._sole:
-            be_sole(writing_folder(self.context.checkpoints, self.context.attempt))
+            sole.be_sole(writing_folder(self.context.checkpoints, self.context.attempt))
             self._sole = True
 
     def attach(self) -> None:
@@ -327,6 +326,12 @@ class Session:
         """Report the exception that ends the worker."""
         what = failure(error, step, self.phases.of(error))
         self.notifier.send({Field.FAILURE: _json(what)}, important=True)
+
+    def left(self) -> None:
+        """The script left the training by an exception: it may catch that, and try again with another Checkpointer."""
+        self.before_leaving()
+        self._sole = False
+        sole.leave(writing_folder(self.context.checkpoints, self.context.attempt))
 
     @contextlib.contextmanager
     def reporting(self, step: int) -> Iterator[None]:

@@ -26,6 +26,12 @@ def be_sole(folder: Path) -> None:
     _held[folder] = _lock(folder)
 
 
+def leave(folder: Path) -> None:
+    """Hold it no longer: this training has failed, and may be tried again."""
+    if (fd := _held.pop(folder, None)) is not None:
+        os.close(fd)
+
+
 def _lock(folder: Path) -> int | None:
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -52,10 +58,8 @@ def _lock(folder: Path) -> int | None:
 
 def _let_go() -> None:
     """In a forked child: it may outlive the trainer, and a launcher's next one would wait for it in vain."""
-    for fd in _held.values():
-        if fd is not None:
-            os.close(fd)
-    _held.clear()
+    for folder in list(_held):
+        leave(folder)
 
 
 os.register_at_fork(after_in_child=_let_go)
