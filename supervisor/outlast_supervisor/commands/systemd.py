@@ -160,7 +160,11 @@ class _Place:
         if owner is None:
             raise Failed(f'"{self.path}" was not written by outlast; choose another name with --name')
         if owner != text.job_line(job):
-            raise Failed(f'"{self.path}" is the unit of {owner}; choose another name with --name')
+            taken_away = shlex.join([*self.systemctl, "disable", "--now", self.unit])
+            raise Failed(
+                f'"{self.path}" is the unit of {owner}; choose another name with --name, or, where that job has '
+                f"moved or is gone: {taken_away}; rm {shlex.quote(str(self.path))}"
+            )
         return found
 
     def _ask(self, *words: str, seconds: float = _PATIENCE) -> None:
