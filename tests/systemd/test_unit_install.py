@@ -134,7 +134,7 @@ def test_what_is_not_ours_is_not_touched(manager: UserManager, write: Write) -> 
     refused = manager.outlast("systemd", str(job), "--install")
     assert refused.code == 64
     assert f"is the unit of {other}" in refused.err
-    assert "systemctl --user disable --now outlast-taken.service; rm " in refused.err, "what to do where that is gone"
+    assert "systemctl --user disable --now outlast-taken.service; rm " in refused.err
     assert manager.outlast("systemd", str(job), "--install", "--name", "mine").code == 0
     for file, more in ((other, ()), (job, ("--name", "mine.service"))):
         assert manager.outlast("systemd", str(file), "--remove", *more).code == 0
