@@ -16,7 +16,6 @@ from outlast_jobs import events as journal
 from outlast_jobs.contract import Env
 from outlast_jobs.identity import ProcessIdentity, is_blind
 from outlast_jobs.locks import is_busy
-from outlast_jobs.requests import remove_request
 from outlast_jobs.rundir import RunDirectory
 
 from . import actions as act
@@ -31,7 +30,7 @@ from .journaler import Journaler
 from .launch import Launcher, Opened
 from .loop import Loop
 from .standby import Standby
-from .states import Clearing, Ending, Finished, State
+from .states import Clearing, Ending, Finished
 
 # what changes the world outside our processes waits until the records before it are on disk
 _AFTER_JOURNAL = (act.SetAside, act.Choose, act.Hook, act.Answer, act.Exit)
@@ -72,7 +71,7 @@ class Carrier(Struct):
     _resumed_from: str | None = None
     _prune_waits: bool = False
 
-    def carry(self, state: State, actions: Iterable[act.Action]) -> None:
+    def carry(self, actions: Iterable[act.Action]) -> None:
         """Carry out at once what may be, and queue the rest behind its records."""
         for action in actions:
             if isinstance(action, act.Note):
@@ -100,7 +99,7 @@ class Carrier(Struct):
     def answer(self, request: str, ok: bool, text: str) -> None:
         """Answer a request; one without an id has nobody who waits."""
         if request:
-            self.chores.submit("quiet", lambda: chores.answer(self.desk, request, ok, text, remove_request))
+            self.chores.submit("quiet", lambda: chores.answer(self.desk, request, ok, text))
 
     def look_again(self) -> None:
         """A child that was not the worker itself ended: perhaps nothing is left now.
@@ -179,8 +178,6 @@ class Carrier(Struct):
                 self._hook(name, reason)
             case act.Exit(code, reason, at_once):
                 self.finish(code, reason, at_once)
-            case act.Note():
-                self.note(action.event, dict(action.data))
 
     def _finish_save(self, attempt: int, within: float) -> None:
         from .finishing import finish_save  # not before: most lives need none of it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from outlast_jobs.failure import signature_from_log
 from outlast_jobs.generation import INDEX, GenerationName
 from outlast_jobs.jobfile import Job
 from outlast_jobs.memory import oom_kills
+from outlast_jobs.requests import remove_request
 from outlast_jobs.rundir import RunDirectory
 
 from . import events as ev
@@ -287,15 +288,8 @@ def trim_log(path: Path, max_bytes: int) -> None:
             os.close(fd)
 
 
-def answer(
-    desk: Desk, request: str, ok: bool, text: str, remove: Callable[[RunDirectory, str], None]
-) -> None:
+def answer(desk: Desk, request: str, ok: bool, text: str) -> None:
     """Answer a request in the journal, then take it away."""
     desk.record(journal.ANSWERED, {"id": request, "ok": ok, "text": text})
     with contextlib.suppress(OSError, ValueError):
-        remove(desk.run, request)
-
-
-def usable_names(findings: Collection[verify.Finding]) -> list[str]:
-    """The names of those that could be resumed from."""
-    return [f.path.name for f in findings if f.verdict is verify.Verdict.VERIFIED]
+        remove_request(desk.run, request)

@@ -53,11 +53,9 @@ def conclude(
 ) -> Step:
     """Class the end of an attempt and order what follows.
 
-    ``ending`` is None where the worker could not be executed at all.
+    ``ending`` is None where the worker could not be executed at all, of which ``failure`` says why.
     """
-    facts = (
-        _facts(ending, examined, failure, ctx.now) if ending else restart.Ending(code=126, failure=failure)
-    )
+    facts = _facts(ending, examined) if ending else restart.Ending(code=126, failure=failure)
     outcome = restart.classify(facts, ctx.policy.restart)
     counters, action = restart.decide(ledger.counters, outcome, ctx.policy.restart, ctx.chance)
     state_before = ledger.counters
@@ -224,17 +222,15 @@ def finish(ledger: Ledger, code: int, reason: str, before: tuple[Action, ...] = 
     return Finished(ledger, code, reason), (*before, *answer, Exit(code, reason))
 
 
-def _facts(
-    ending: Ending, examined: ev.Examined | None, failure: Failure | None, now: float
-) -> restart.Ending:
+def _facts(ending: Ending, examined: ev.Examined | None) -> restart.Ending:
     live = ending.live
     chosen_step = live.chosen.step
     sealed = live.seals > 0
-    final, last_step = live.final, live.step
-    found = live.failure or failure
+    final, last_step = False, live.step
+    found = live.failure
     if examined:
         sealed = sealed or (examined.sealed_step is not None and examined.sealed_step > chosen_step)
-        final = final or examined.final
+        final = examined.final
         last_step = max(last_step, examined.last_step)
         if found is None and ExitWord.SAVED not in live.words and (ending.code or ending.signal):
             found = examined.failure

@@ -38,7 +38,6 @@ class Journaler:
         self._retry_at: float | None = None
         self._changed = threading.Condition(self._lock)
         self.error = ""
-        self.lost = 0
 
     def note(self, event: str, data: dict[str, Any]) -> int:
         """Hand over a record; its number is on disk when ``settled`` says so."""
@@ -48,7 +47,6 @@ class Journaler:
             self._lines.append(line)
             if len(self._lines) > _KEPT + self._in_flight:
                 del self._lines[self._in_flight]
-                self.lost += 1
             if self._oldest_at is None:
                 self._oldest_at = self._clock()
             number = self._number

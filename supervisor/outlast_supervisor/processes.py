@@ -71,6 +71,10 @@ def _everyone() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def _others() -> list[int]:
+    return [pid for pid in _everyone() if pid != os.getpid()]
+
+
 def descendants(pids: Iterable[int]) -> dict[int, int]:
     """pid -> parent of everything below the given processes, themselves not included."""
     tree: dict[int, int] = {}
@@ -101,33 +105,25 @@ def of_this_supervisor(stranger: Callable[[int], bool] = lambda pid: False) -> S
         dead = set(roots)
 
 
-def of_run(run_id: str, ignore: Collection[int] = ()) -> Survivors:
+def of_run(run_id: str) -> Survivors:
     """What earlier attempts of a run left on this host, found by the marker in the environment.
 
     A process that cleared its environment is found as long as its parent is one that did not.
     """
-    return of_any((run_id,), ignore)
+    return of_any((run_id,))
 
 
-def of_any(
-    run_ids: Iterable[str],
-    ignore: Collection[int] = (),
-    spared: Callable[[int], bool] = lambda pid: False,
-) -> Survivors:
+def of_any(run_ids: Iterable[str], spared: Callable[[int], bool] = lambda pid: False) -> Survivors:
     """The same for several runs; ``spared`` says of a marked process that it is none of theirs all the same."""
     markers = [f"{Env.RUN_ID}={run_id}".encode() for run_id in run_ids]
-    mine = set(ignore) | {os.getpid()}
-    marked = [pid for pid in _everyone() if pid not in mine and any(carries(pid, m) for m in markers)]
-    return _with_all_below([pid for pid in marked if not spared(pid)], mine)
+    marked = [pid for pid in _others() if any(carries(pid, m) for m in markers)]
+    return _with_all_below([pid for pid in marked if not spared(pid)])
 
 
-def holding(path: Path, ignore: Collection[int] = ()) -> Survivors:
+def holding(path: Path) -> Survivors:
     """Those who have a lock on this file, which they inherited: found whatever their environment says."""
     file, mark = os.stat(path), _lock_mark(path)
-    mine = set(ignore) | {os.getpid()}
-    return _with_all_below(
-        [pid for pid in _everyone() if pid not in mine and _locks(pid, mark, path.name, file)], mine
-    )
+    return _with_all_below([pid for pid in _others() if _locks(pid, mark, path.name, file)])
 
 
 def _lock_mark(path: Path) -> bytes:
@@ -189,9 +185,8 @@ def _is(path: str, file: os.stat_result) -> bool:
         return True  # nobody overlooked
 
 
-def _with_all_below(marked: list[int], mine: Collection[int]) -> Survivors:
-    below = {pid: parent for pid, parent in descendants(marked).items() if pid not in mine}
-    everything = set(marked) | set(below)
+def _with_all_below(marked: list[int]) -> Survivors:
+    everything = (set(marked) | set(descendants(marked))) - {os.getpid()}
     roots = [pid for pid in everything if _parent_of(pid) not in everything]
     return _survivors(roots, dict.fromkeys(everything, 0))
 

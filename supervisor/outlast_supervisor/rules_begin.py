@@ -163,7 +163,6 @@ def launching_spawned(state: Launching, event: ev.Spawned, ctx: Context) -> Step
         started_at=now,
         progress_at=now,
         phase=Phase.IMPORT,
-        phase_at=now,
         sealed_at=now,
         sealed_step=chosen.step,
         sealed_name=chosen.name or "",

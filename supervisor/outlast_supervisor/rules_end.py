@@ -16,7 +16,6 @@ from .states import Ending, Ledger, State, Stopping
 LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
 LINGER = 1.0  # seconds in which what a finished command started may end with it
 STRAY_GRACE = 5.0  # for processes that never attached: they have nothing to save
-LATE_READY = Phase.TRAIN
 FINISH_PATIENCE, FINISH_RATE = (
     60.0,
     20e6,
@@ -52,8 +51,7 @@ def stopping_attached(state: Stopping, event: ev.Attached, ctx: Context) -> Step
         state.live,
         trainers=(*state.live.trainers, event.trainer),
         attached=True,
-        phase=LATE_READY,
-        phase_at=ctx.now,
+        phase=Phase.TRAIN,
     )
     # it was told before it could listen
     tell: tuple[Action, ...] = (
@@ -65,7 +63,7 @@ def stopping_attached(state: Stopping, event: ev.Attached, ctx: Context) -> Step
 def stopping_reported(state: Stopping, event: ev.Reported, ctx: Context) -> Step:
     live = state.live
     if event.phase and event.phase != live.phase:
-        live = replace(live, phase=event.phase, phase_at=ctx.now)
+        live = replace(live, phase=event.phase)
     if event.step is not None and event.step > live.step:
         live = replace(live, step=event.step, trained=event.step - live.chosen.step, stepped_at=ctx.now)
     return replace(state, live=live), ()
@@ -79,10 +77,6 @@ def stopping_notice(state: Stopping, event: ev.Notice, ctx: Context) -> Step:
     return replace(state, ledger=ledger, live=live), (
         Say(f"{event.source}: the worker is being stopped already"),
     )
-
-
-def stopping_warned(state: Stopping, event: ev.Warned, ctx: Context) -> Step:
-    return state, ()
 
 
 def stopping_stop(state: Stopping | Ending, event: ev.StopAsked, ctx: Context) -> Step:

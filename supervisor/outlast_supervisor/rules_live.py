@@ -44,12 +44,9 @@ Alive = Starting | Running | Stopping
 # -- helpers ---------------------------------------------------------------------------------------------
 
 
-def stop(
-    state: Starting | Running, why: str, detail: str, ctx: Context, *extra: Action, grace: float | None = None
-) -> Step:
+def stop(state: Starting | Running, why: str, detail: str, ctx: Context, *extra: Action) -> Step:
     """Tell the worker to save and end."""
-    grace = ctx.policy.grace if grace is None else grace
-    deadline = state.ledger.deadline
+    grace, deadline = ctx.policy.grace, state.ledger.deadline
     if deadline is not None and deadline > ctx.now:  # what is not done by then is not done at all
         grace = max(1.0, min(grace, deadline - ctx.now - KILL_AFTER))
     signal: Action = SignalTrainers("stop") if isinstance(state, Running) else SignalWorker("stop")
@@ -126,7 +123,6 @@ def attached(state: Starting | Running, event: ev.Attached, ctx: Context) -> Ste
         trainers=(*live.trainers, event.trainer),
         attached=True,
         phase=Phase.TRAIN,
-        phase_at=ctx.now,
         progress_at=ctx.now,
         sealed_at=ctx.now,
     )
@@ -154,7 +150,7 @@ def reported(state: Starting | Running, event: ev.Reported, ctx: Context) -> Ste
     went_back = event.step is not None and first and 0 < event.step <= live.chosen.step
     live = signs_of_life(live, now)
     if event.phase and event.phase != live.phase:
-        live = replace(live, phase=event.phase, phase_at=now)
+        live = replace(live, phase=event.phase)
     live = replace(
         live, total=event.total or live.total, loss=event.loss if event.loss is not None else live.loss
     )
@@ -186,8 +182,7 @@ def look(state: Running, ctx: Context) -> Step:
 
 
 def saving(state: Alive, event: ev.Saving, ctx: Context) -> Step:
-    live = signs_of_life(state.live, ctx.now)
-    return replace(state, live=replace(live, saving=event.written)), ()
+    return replace(state, live=signs_of_life(state.live, ctx.now)), ()
 
 
 def sealed(state: Alive | Ending, event: ev.Sealed, ctx: Context) -> Step:
@@ -217,7 +212,6 @@ def take_in(
         sealed_name=event.name if event.step >= live.sealed_step else live.sealed_name,
         step=max(live.step, event.step),
         seals=live.seals + 1,
-        saving=0,
         save_wanted=(),
         wanted_at=None,
         save_requests=(),
@@ -242,7 +236,7 @@ def save_failed(state: Alive, event: ev.SaveFailed, ctx: Context) -> Step:
     if not ledger.unprotected:
         actions.append(Hook("unprotected", event.reason))
     actions.append(Prune(live.chosen.name))
-    live = replace(live, saving=0, save_wanted=(), wanted_at=None, save_requests=(), asked_at=ctx.now)
+    live = replace(live, save_wanted=(), wanted_at=None, save_requests=(), asked_at=ctx.now)
     return replace(state, live=live, ledger=replace(ledger, unprotected=event.reason)), tuple(actions)
 
 

@@ -218,7 +218,7 @@ class Session:
     # -- what the loop calls -------------------------------------------------------------------------------
 
     def _carry(self, state: State, actions: tuple[Any, ...]) -> None:
-        self._carrier.carry(state, actions)
+        self._carrier.carry(actions)
         if isinstance(state, Starting):  # only now: it must not delay the worker
             self._watch()
         elif isinstance(state, Running) and state.live.attached:

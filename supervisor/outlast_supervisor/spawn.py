@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -166,10 +166,3 @@ def standby(
 def blocked_signals(mode: str, save_signal: str) -> frozenset[int]:
     """What is blocked across exec: the save signal, whose default action is death, or nothing."""
     return frozenset({signal.Signals[save_signal].value}) if mode == "outlast" else frozenset()
-
-
-def describe(command: Iterable[str]) -> str:
-    """The command as one line for people."""
-    import shlex
-
-    return shlex.join(command)

@@ -22,7 +22,6 @@ class Overtaken(Exception):
 
     def __init__(self, busy: Busy, old: Path) -> None:
         super().__init__(f'{busy.text}; it began anew as well, the old run is "{old}"')
-        self.busy = busy
 
 
 def begin_anew(run: RunDirectory, lock: RunLock) -> tuple[RunDirectory, RunLock, Former | None]:

@@ -61,7 +61,6 @@ class Live(Struct, frozen=True):
     started_at: float
     progress_at: float  # last sign of life
     phase: str
-    phase_at: float
     sealed_at: float  # last seal, or the attach, or the launch
     sealed_step: int
     sealed_name: str
@@ -73,8 +72,6 @@ class Live(Struct, frozen=True):
     trainers: tuple[ProcessIdentity, ...] = ()
     attached: bool = False
     seals: int = 0
-    final: bool = False
-    saving: int = 0
     save_wanted: tuple[str, ...] = ()  # sources whose save is not done yet
     look_at: float | None = None  # since when the disk is asked how far the worker is
     wanted_at: float | None = None  # when the latest of them was passed on

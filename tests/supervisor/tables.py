@@ -38,7 +38,6 @@ def live(chosen: ev.Chosen = FRESH, **changes: object) -> Live:
         started_at=0.0,
         progress_at=0.0,
         phase="import",
-        phase_at=0.0,
         sealed_at=0.0,
         sealed_step=chosen.step,
         sealed_name=chosen.name or "",

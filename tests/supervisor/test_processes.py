@@ -241,7 +241,7 @@ def test_who_has_inherited_a_lock_is_found_whatever_its_environment(
                 [sys.executable, "-c", code], stdout=subprocess.PIPE, env={}, pass_fds=(file.fileno(),)
             )
             families.append(process)
-    found = processes.holding(path, ignore={os.getpid()})
+    found = processes.holding(path)
     assert [p.pid for p in found.all] == [families[0].pid]
 
 

@@ -157,9 +157,4 @@ def _busy(past: Past | None) -> bool:
     return past is not None and past.code == ExitCode.BUSY
 
 
-def gone(process: ProcessIdentity) -> bool:
-    """Whether it has ended."""
-    return not process.alive()
-
-
 _UNKNOWN = JobState(State.RUNNING, "")

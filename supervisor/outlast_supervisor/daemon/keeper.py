@@ -18,15 +18,13 @@ from outlast_supervisor.sdnotify import ServiceManager
 
 from .books import Books, Places, draw_up, past_of, read_books, write_books
 from .folder import Folder, Look, Lost
-from .herd import Herd, exit_code_of, gone
+from .herd import Herd, exit_code_of
 from .model import Limits, Plan, Standing, State, Supervisor
 from .plan import plan
 from .telling import Tell
 from .wakeups import Wakeups
 from .watch import Watch
 
-RESCAN = 10.0
-"""Seconds between two looks though nothing was told: for network file systems and lost events."""
 LEAST = 0.1  # seconds between two looks, however much happens in the folder
 FIRST = 5.0  # seconds after which the first plan is made even if a file is still being written
 STUCK = 10.0  # seconds for a look, which takes milliseconds
@@ -43,7 +41,7 @@ class Keeper:
         self, folder: Path, lock: RunLock, limits: Limits, rescan: float, tell: Tell, *, terminal: bool
     ) -> None:
         self._places, self._lock, self._limits = Places(folder), lock, limits
-        self._rescan, self._tell = rescan, tell
+        self._rescan, self._tell = rescan, tell  # seconds: for network file systems and lost events
         self._ends = (*_ENDS, signal.SIGHUP) if terminal else _ENDS
         self._ignored = [n for n in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP) if _is_ignored(n)]
         self._wakeups = Wakeups()
@@ -178,7 +176,7 @@ class Keeper:
     def _find_the_dead(self) -> None:
         """Where the kernel cannot tell the end of a process that is no child of ours."""
         for supervisor in list(self._herd.living.values()):
-            if not supervisor.ours and gone(supervisor.process):
+            if not supervisor.ours and not supervisor.process.alive():
                 self._ask_how_it_ended(supervisor)
 
     def _ask_how_it_ended(self, supervisor: Supervisor) -> None:

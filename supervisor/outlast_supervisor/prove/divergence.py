@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .model import RNG
 from .tracks import Line, Record, Track
 
 Thing = Literal[
@@ -215,8 +214,3 @@ def _numbers(value: Any) -> list[float] | None:
         return [float(item) for item in found]
     except (TypeError, ValueError):
         return None
-
-
-def stream_part(name: str) -> str:
-    """A random stream's name among the parts."""
-    return RNG + name

@@ -79,7 +79,6 @@ class Prover:
         self._frame = Frame(begin, begin + (options.steps or plan.STEPS), signals.save, signals.stop)
         self._idle: frozenset[str] = frozenset()
         self._reference = Track()
-        self._repeats: dict[str, FlowVerdict] = {}
         self._probed: bool | None = None
 
     def prove(self) -> Proof:

@@ -23,7 +23,7 @@ from outlast_jobs.jobfile import Job, job_from_command
 from outlast_jobs.jobfile_model import Keep
 from outlast_jobs.journal import JournalWriter
 from outlast_jobs.locks import Busy, RunLock
-from outlast_jobs.requests import read_requests, remove_request, write_request
+from outlast_jobs.requests import read_requests, write_request
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.sealer import Sealer
 from outlast_jobs.sidecar import publish
@@ -187,7 +187,7 @@ def request(run: RunDirectory, run_id: str) -> None:
     marks.begin()
     done("asked", write_request(run, "save", {}, "me"))
     for asked in read_requests(run).asked:
-        answer(desk, asked.id, True, "done", remove_request)
+        answer(desk, asked.id, True, "done")
         done("answered", asked.id)
     marks.end()
 
