@@ -37,11 +37,11 @@ def open_parent(root: Path, path: Path) -> int:
     return fd
 
 
-def open_beneath(root: Path, path: Path, flags: int, mode: int = 0o666) -> int:
+def open_beneath(root: Path, path: Path, flags: int) -> int:
     """``os.open`` of a path under ``root``, the last part included in what may not be a link."""
     parent = open_parent(root, path)
     try:
-        return open_at(parent, path, flags, mode)
+        return open_at(parent, path, flags)
     finally:
         os.close(parent)
 

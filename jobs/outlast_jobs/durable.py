@@ -47,14 +47,12 @@ def write_file(
     path: Path,
     chunks: bytes | Iterable[bytes | bytearray | memoryview] | Image,
     *,
-    hasher: Hasher | None = None,
     fsync: bool = True,
     mode: int = 0o666,
-    exclusive: bool = True,
     progress: Callable[[int], None] | None = None,
     root: Path | None = None,
 ) -> Written:
-    """Write ``chunks`` to ``path``, hashing as they go; on any failure the partial file is removed.
+    """Write ``chunks`` to ``path``, which must be free, hashing as they go; on any failure the partial file is removed.
 
     An `Image` is written in blocks, past the page cache where the disk is a local one.
     Durable is the content; the name is only after ``fsync_dir`` of the folder.
@@ -62,16 +60,14 @@ def write_file(
     With ``root``, a folder above ``path``, no symbolic link between the two is followed.
     """
     sys.audit("outlast.write", str(path))
-    digest = hashlib.sha256() if hasher is None else hasher
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    flags |= os.O_EXCL if exclusive else os.O_TRUNC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     if root is None:
         fd = os.open(path, flags, mode)
-        return _fill(fd, path, chunks, digest, fsync, progress, lambda: os.unlink(path))
+        return _fill(fd, path, chunks, fsync, progress, lambda: os.unlink(path))
     parent = open_parent(root, path)  # kept, so that the partial file is removed where it was made
     try:
         fd = open_at(parent, path, flags, mode)
-        return _fill(fd, path, chunks, digest, fsync, progress, lambda: os.unlink(path.name, dir_fd=parent))
+        return _fill(fd, path, chunks, fsync, progress, lambda: os.unlink(path.name, dir_fd=parent))
     finally:
         os.close(parent)
 
@@ -80,11 +76,11 @@ def _fill(
     fd: int,
     path: Path,
     chunks: bytes | Iterable[bytes | bytearray | memoryview] | Image,
-    digest: Hasher,
     fsync: bool,
     progress: Callable[[int], None] | None,
     remove: Callable[[], None],
 ) -> Written:
+    digest = hashlib.sha256()
     try:
         if isinstance(chunks, Image):
             total = fill(fd, chunks, digest, direct=on_local_disk(path.parent), progress=progress)

@@ -114,8 +114,9 @@ def job_from_command(argv: Sequence[str], run_dir: str | None = None, cwd: str |
     )
 
 
-def job_from_resolved(text: str, file: str = "job.yaml") -> Job:
+def job_from_resolved(text: str) -> Job:
     """The job that ``job_to_yaml`` wrote; nothing in it is looked up again, so any host can read it."""
+    file = "job.yaml"
     from outlast_jobs.jobfile_check import check_job
     from outlast_jobs.jobfile_yaml import parse
 

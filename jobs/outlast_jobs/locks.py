@@ -207,10 +207,11 @@ def lease_heard(run: RunDirectory) -> float | None:
     return found[1] if found else None
 
 
-def hold_shared(run: RunDirectory, *, inheritable: bool = False) -> int:
-    """Hold `alive`, shared, until the descriptor and all that inherit it are closed.
+def hold_shared(run: RunDirectory) -> int:
+    """Hold `alive`, shared, until the descriptor is closed, also by all to whom it was handed on.
 
-    Where flock is not supported the descriptor holds nothing, and only the environment finds survivors.
+    A process that calls this keeps it where launchers closed what they had inherited. Where flock is not supported the
+    descriptor holds nothing, and only the environment finds survivors.
     """
     fd = os.open(run.alive, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     deadline = time.monotonic() + _JOIN_PATIENCE
@@ -227,16 +228,10 @@ def hold_shared(run: RunDirectory, *, inheritable: bool = False) -> int:
                 if error.errno in _UNSUPPORTED:
                     break
                 raise
-        os.set_inheritable(fd, inheritable)
     except BaseException:
         os.close(fd)
         raise
     return fd
-
-
-def join_alive(run: RunDirectory) -> int:
-    """Hold `alive` for this process alone, which keeps it where launchers closed what they had inherited."""
-    return hold_shared(run)
 
 
 def is_busy(run: RunDirectory) -> bool | None:

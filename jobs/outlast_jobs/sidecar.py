@@ -69,18 +69,13 @@ def decode(name: str, data: bytes) -> tuple[Digest, ...]:
     return tuple(found)
 
 
-def publish(
-    path: Path,
-    chunks: bytes | Iterable[bytes | bytearray | memoryview],
-    *,
-    progress: Callable[[int], None] | None = None,
-) -> Written:
+def publish(path: Path, chunks: bytes | Iterable[bytes | bytearray | memoryview]) -> Written:
     """Put a checkpoint at ``path``, durably. At each moment the old or the new one is there and valid."""
     for target in (path, digest_file(path)):
         make_place(target)
     temporary = temporary_name(path)
     try:
-        written = durable.write_file(temporary, chunks, progress=progress)
+        written = durable.write_file(temporary, chunks)
         new, beside = Digest(written.sha256, written.bytes), digest_file(path)
         # Both digests before the file, the new one alone after it: either file is named at each moment.
         durable.replace_file(beside, encode(path.name, (new, *_valid_now(path))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -69,8 +69,6 @@ def newest_usable(
     skip: Collection[str] = (),
     full: bool = True,
     healthy_only: bool = False,
-    stop: Callable[[], bool] | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> Choice:
     """Look from the newest to the oldest and stop at the first that is good. Names in ``skip`` are not tried.
 
@@ -84,8 +82,7 @@ def newest_usable(
         if path.name in skip:
             skipped.append(path)
             continue
-        known = remembered.get(path.name)
-        finding = look(path, run_id, full=full, remembered=known, stop=stop, progress=progress)
+        finding = look(path, run_id, full=full, remembered=remembered.get(path.name))
         tried.append(finding)
         good = finding.verdict is Verdict.VERIFIED
         if good and (not healthy_only or (finding.index is not None and finding.index.healthy)):

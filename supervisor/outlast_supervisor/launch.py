@@ -86,7 +86,7 @@ class Launcher(Struct):
             told = f"attempt {attempt} has no log: {error.strerror}"
             log_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            return Opened(attempt, chosen, log_fd, hold_shared(self.run, inheritable=False), told, free)
+            return Opened(attempt, chosen, log_fd, hold_shared(self.run), told, free)
         except BaseException:
             os.close(log_fd)
             raise

@@ -42,7 +42,7 @@ def attempt_logs(logs: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def read_on(path: Path, at: Position, end: int | None = None) -> Iterator[Piece]:
+def read_on(path: Path, at: Position) -> Iterator[Piece]:
     """What a log holds from a position on. Where its middle was freed, a line says so instead of zeros.
 
     Opened anew each time: on a network file system that is what makes the kernel ask for the newest size.
@@ -53,9 +53,8 @@ def read_on(path: Path, at: Position, end: int | None = None) -> Iterator[Piece]
         return
     try:
         size = os.fstat(fd).st_size
-        stop = size if end is None else min(end, size)
         offset = at.offset if at.offset <= size else 0  # cut short by somebody: begin again
-        for start, until in _data(fd, offset, stop):
+        for start, until in _data(fd, offset, size):
             if start > offset:
                 gap = f"\n[{format_size(start - offset)} of this log were freed]\n".encode()
                 yield Piece(gap, Position(at.attempt, start))

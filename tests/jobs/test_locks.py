@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from outlast_jobs.lease import STALE, Holder, Lease
-from outlast_jobs.locks import Busy, Held, RunLock, hold_shared, is_busy, join_alive, lease_heard, read_holder
+from outlast_jobs.locks import Busy, Held, RunLock, hold_shared, is_busy, lease_heard, read_holder
 from outlast_jobs.rundir import RunDirectory
 
 # Reads "take FOLDER MONOTONIC-TIME", starts at that very time, and says what came of it; "drop" releases.
@@ -354,11 +354,12 @@ def test_alive_is_busy_while_any_process_of_the_attempt_lives(run: RunDirectory)
     """Inherited or opened by itself, one living process keeps it busy; the last one's death frees it."""
     assert is_busy(run) is False
     assert not run.alive.exists()
-    fd = hold_shared(run, inheritable=True)
+    fd = hold_shared(run)
+    os.set_inheritable(fd, True)
     code = (
-        "import sys; from pathlib import Path; from outlast_jobs.locks import join_alive;"
+        "import sys; from pathlib import Path; from outlast_jobs.locks import hold_shared;"
         "from outlast_jobs.rundir import RunDirectory;"
-        "fd = join_alive(RunDirectory(Path(sys.argv[1]))); print('joined', flush=True); input()"
+        "fd = hold_shared(RunDirectory(Path(sys.argv[1]))); print('joined', flush=True); input()"
     )
     with sleeper() as heir:
         os.close(fd)
@@ -380,7 +381,7 @@ def test_alive_is_busy_while_any_process_of_the_attempt_lives(run: RunDirectory)
 
 def test_alive_is_not_inherited_unless_asked(run: RunDirectory) -> None:
     """A child of one that joined by itself does not keep it busy."""
-    fd = join_alive(run)
+    fd = hold_shared(run)
     with sleeper():
         assert is_busy(run) is True
         os.close(fd)
@@ -390,7 +391,7 @@ def test_alive_is_not_inherited_unless_asked(run: RunDirectory) -> None:
 def test_alive_without_flock_is_unknown_not_free(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where flock fails or means nothing, nobody is told that the run is free; joining still works."""
     _refuse_flock(monkeypatch)
-    fd = join_alive(run)
+    fd = hold_shared(run)
     assert is_busy(run) is None
     monkeypatch.setattr(fcntl, "flock", lambda _fd, _how: None)
     assert is_busy(run) is None

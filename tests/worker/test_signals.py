@@ -33,7 +33,6 @@ def test_fifty_stops_are_one_flag_and_a_count(signals: Signals) -> None:
     signals.install()
     for _ in range(50):
         os.kill(os.getpid(), signal.SIGTERM)
-    assert signals.stop_requested
     assert signals.stops == 50
     assert not signals.save_requested
 
@@ -74,7 +73,7 @@ def test_a_forked_child_takes_no_signal_for_the_trainers(signals: Signals) -> No
     if child == 0:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGUSR1)
-        os._exit(int(signals.stop_requested or signals.save_requested))
+        os._exit(int(bool(signals.stops or signals.save_requested)))
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 
@@ -90,11 +89,11 @@ def test_a_signal_blocked_across_exec_arrives_at_the_installation() -> None:
         from outlast_worker.signals import Signals
         signals = Signals()
         signals.install()
-        print(signals.save_requested, signals.stop_requested)
+        print(signals.save_requested, signals.stops)
         '''.replace("\\n        ", "\\n")])
         """
     )
-    assert result.stdout == "True False\n", result.stderr
+    assert result.stdout == "True 0\n", result.stderr
 
 
 def test_any_listed_signal_can_be_configured() -> None:

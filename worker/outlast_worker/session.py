@@ -17,7 +17,7 @@ from outlast_jobs.cadence import due
 from outlast_jobs.contract import PROTOCOL, Env, ExitCode, ExitWord, Field, Phase
 from outlast_jobs.errors import Fenced, IntegrityError
 from outlast_jobs.generation import META, writing_folder
-from outlast_jobs.locks import join_alive
+from outlast_jobs.locks import hold_shared
 from outlast_jobs.rundir import RunDirectory
 from outlast_worker import children, output, sole
 from outlast_worker.boundary import GO_ON, Decision, Facts
@@ -111,7 +111,7 @@ class Session:
     def attach(self) -> None:
         """Show that this process lives, and let the signals in."""
         self.notifier.own()
-        self._alive = join_alive(RunDirectory(self.context.run))
+        self._alive = hold_shared(RunDirectory(self.context.run))
         self.signals.install()
         children.end_daemons_at_exit()
 

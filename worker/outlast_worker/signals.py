@@ -53,10 +53,6 @@ class Signals:
         self._ours: dict[signal.Signals, Any] = {}
 
     @property
-    def stop_requested(self) -> bool:
-        return self.stops > 0
-
-    @property
     def save_requested(self) -> bool:
         return self.saves > self._answered
 

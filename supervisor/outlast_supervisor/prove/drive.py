@@ -113,7 +113,7 @@ class Driver:
         run_id = run.create().run.run_id
         claim(run.checkpoints, leg.attempt)
         socket = NotifySocket()
-        alive = hold_shared(run, inheritable=False)
+        alive = hold_shared(run)
         signals = self.job.signals
         try:
             worker = spawn.launch(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from outlast_jobs.errors import Fenced
 from outlast_jobs.generation import GenerationName, Index
-from outlast_jobs.locks import join_alive
+from outlast_jobs.locks import hold_shared
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.sealer import Sealer
 from outlast_worker.guardian import Guardian
@@ -39,7 +39,7 @@ class Counter:
         self.notifier = Notifier.from_env()
         self.guardian = Guardian.from_env(self.notifier)
         self.signals = Signals()
-        self._alive = join_alive(self.run)
+        self._alive = hold_shared(self.run)
 
     def attach(self) -> None:
         said: dict[str, object] = {"READY": 1, "X_OUTLAST_PROTOCOL": 1, "X_OUTLAST_RANK": 0}
@@ -63,7 +63,7 @@ class Counter:
 
     def boundary(self) -> None:
         """Save when due, asked or told to stop; end when told to."""
-        stop = self.signals.stop_requested or self.guardian.gone()
+        stop = self.signals.stops or self.guardian.gone()
         if (stop or self.signals.save_requested or self.step % self.every == 0) and self.step > self.sealed:
             self.signals.answer_saves()
             self.seal(final=False)
