@@ -9,22 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from outlast_jobs import events
-from outlast_jobs.history_model import (
-    VANISHED,
-    Answer,
-    AttemptRecord,
-    Done,
-    GaveUp,
-    Held,
-    History,
-    Life,
-    Quarantined,
-    Sealed,
-    StepBack,
-    Verified,
-)
+from outlast_jobs.history_model import Answer, AttemptRecord, Done, Held, History, Life, Sealed, Verified
 from outlast_jobs.journal import Record, iter_journal
-from outlast_jobs.pacing import COSTS_KEPT, Past
+from outlast_jobs.pacing import COSTS_KEPT, VANISHED, Past
 from outlast_jobs.record_values import floating as _float
 from outlast_jobs.record_values import is_stat as _is_stat
 from outlast_jobs.record_values import mapping as _mapping
@@ -32,22 +19,7 @@ from outlast_jobs.record_values import text as _text
 from outlast_jobs.record_values import whole as _int
 from outlast_jobs.rundir import RunDirectory
 
-__all__ = [
-    "VANISHED",
-    "Answer",
-    "AttemptRecord",
-    "Done",
-    "GaveUp",
-    "Held",
-    "History",
-    "Life",
-    "Quarantined",
-    "Sealed",
-    "StepBack",
-    "Verified",
-    "read_history",
-    "replay",
-]
+__all__ = ["History", "read_history", "replay"]
 
 _ANSWERS = 64  # the newest are kept; whoever asked reads its answer within seconds
 
@@ -82,11 +54,9 @@ class _Replay:
         self.step: int | None = None  # the newest that the open attempt sealed
         self.sealed: dict[str, Sealed] = {}
         self.verified: dict[str, Verified] = {}
-        self.quarantined: dict[str, Quarantined] = {}
-        self.passed_over: dict[str, str] = {}
+        self.quarantined: dict[str, str] = {}
         self.answers: dict[str, Answer] = {}
         self.pins: set[str] = set()
-        self.sick_steps: set[int] = set()
 
     def take(self, record: Record) -> None:
         if self.values.began is None:
@@ -108,10 +78,8 @@ class _Replay:
             sealed=self.sealed,
             verified=self.verified,
             quarantined=self.quarantined,
-            passed_over=self.passed_over,
             answers=self.answers,
             pins=frozenset(self.pins),
-            sick_steps=frozenset(self.sick_steps),
             past=self.past.saved(*self.costs),
             saves=tuple(self.saves),
         )
@@ -157,7 +125,6 @@ class _Replay:
     def forget(self, name: str) -> None:
         self.sealed.pop(name, None)
         self.verified.pop(name, None)
-        self.passed_over.pop(name, None)
 
 
 def _supervisor_started(state: _Replay, record: Record) -> None:
@@ -248,21 +215,12 @@ def _verified(state: _Replay, record: Record) -> None:
     if name is None or stats is None or not all(_is_stat(value) for value in stats.values()):
         return
     state.verified[name] = Verified(stats, data.get("healthy") is not False, record.wall)
-    state.passed_over.pop(name, None)
 
 
 def _quarantined(state: _Replay, record: Record) -> None:
-    data = record.data
-    if (name := _text(data, "generation")) is not None:
-        state.forget(name)
-        reason = _text(data, "reason") or "no reason recorded"
-        kept = Quarantined(_text(data, "to"), _text(data, "verdict"), reason, record.wall)
-        state.quarantined[name] = kept
-
-
-def _passed_over(state: _Replay, record: Record) -> None:
     if (name := _text(record.data, "generation")) is not None:
-        state.passed_over[name] = _text(record.data, "reason") or "no reason recorded"
+        state.forget(name)
+        state.quarantined[name] = _reason(record)
 
 
 def _dropped(state: _Replay, record: Record) -> None:
@@ -280,20 +238,13 @@ def _unpinned(state: _Replay, record: Record) -> None:
 
 
 def _held(state: _Replay, record: Record) -> None:
-    by = _text(record.data, "by") or "unknown"
-    state.set(held=_hold(state, record, by))
+    state.set(held=_hold(state, record, _text(record.data, "by") or "unknown"))
 
 
 def _gave_up(state: _Replay, record: Record) -> None:
-    data = record.data
-    tail = data.get("tail")
-    lines = tail.splitlines() if isinstance(tail, str) else tail if isinstance(tail, list) else []
-    counters = _mapping(data, "counters")
-    reason = _text(data, "reason") or "no reason recorded"
-    gave_up = GaveUp(reason, record.wall, data.get("signature"), counters, tuple(map(str, lines)))
     # Given up means held also where a kill came before the record that says so.
-    state.set(gave_up=gave_up, held=_hold(state, record, "outlast"))
-    if counters is not None:
+    state.set(held=_hold(state, record, "outlast"))
+    if (counters := _mapping(record.data, "counters")) is not None:
         state.set(counters=counters)
 
 
@@ -301,45 +252,20 @@ def _hold(state: _Replay, record: Record, by: str) -> Held:
     data = record.data
     job = _text(data, "job_digest") or state.values.job_digest
     code = _text(data, "code_digest") or state.values.code_digest
-    return Held(by, _text(data, "reason") or "no reason recorded", record.wall, job, code)
+    return Held(by, _reason(record), record.wall, job, code)
+
+
+def _reason(record: Record) -> str:
+    return _text(record.data, "reason") or "no reason recorded"
 
 
 def _released(state: _Replay, record: Record) -> None:
-    state.sick_steps.clear()
     state.values = state.values.released(_mapping(record.data, "counters"))
 
 
 def _done(state: _Replay, record: Record) -> None:
     attempt, digest = _int(record.data, "attempt"), _text(record.data, "command_digest")
     state.set(done=Done(attempt, digest or state.values.command_digest, record.wall))
-
-
-def _stepped_back(state: _Replay, record: Record) -> None:
-    data = record.data
-    suspect, to = _text(data, "generation"), _text(data, "to")
-    reason = _text(data, "reason") or "no reason recorded"
-    state.set(step_back=StepBack(suspect, to, data.get("signature"), reason, record.wall))
-
-
-def _step_back_settled(state: _Replay, record: Record) -> None:
-    state.set(step_back=None)
-
-
-def _sick(state: _Replay, record: Record) -> None:
-    if (step := _int(record.data, "step")) is not None:
-        state.sick_steps.add(step)
-
-
-def _unprotected(state: _Replay, record: Record) -> None:
-    state.set(unprotected=_text(record.data, "reason") or "no reason recorded")
-
-
-def _protected(state: _Replay, record: Record) -> None:
-    state.set(unprotected=None)
-
-
-def _violation(state: _Replay, record: Record) -> None:
-    state.set(violations=state.values.violations + 1)
 
 
 def _clock_jumped(state: _Replay, record: Record) -> None:
@@ -354,11 +280,6 @@ def _clock_jumped(state: _Replay, record: Record) -> None:
 
 def _audit(state: _Replay, record: Record) -> None:
     state.set(last_audit=record.data)
-
-
-def _drift(state: _Replay, record: Record) -> None:
-    differences = record.data.get("differences")
-    state.set(drift=tuple(map(str, differences)) if isinstance(differences, list) else ())
 
 
 def _answered(state: _Replay, record: Record) -> None:
@@ -379,7 +300,6 @@ _TABLE: Mapping[str, Callable[[_Replay, Record], None]] = {
     events.SEALED: _sealed,
     events.VERIFIED: _verified,
     events.QUARANTINED: _quarantined,
-    events.PASSED_OVER: _passed_over,
     events.DROPPED: _dropped,
     events.PINNED: _pinned,
     events.UNPINNED: _unpinned,
@@ -387,13 +307,6 @@ _TABLE: Mapping[str, Callable[[_Replay, Record], None]] = {
     events.GAVE_UP: _gave_up,
     events.RELEASED: _released,
     events.DONE: _done,
-    events.STEPPED_BACK: _stepped_back,
-    events.STEP_BACK_SETTLED: _step_back_settled,
-    events.SICK: _sick,
-    events.UNPROTECTED: _unprotected,
-    events.PROTECTED: _protected,
-    events.VIOLATION: _violation,
     events.AUDIT: _audit,
-    events.DRIFT: _drift,
     events.ANSWERED: _answered,
 }

@@ -12,21 +12,6 @@ import msgspec
 
 from outlast_jobs.pacing import VANISHED, Past
 
-__all__ = [
-    "VANISHED",
-    "Answer",
-    "AttemptRecord",
-    "Done",
-    "GaveUp",
-    "Held",
-    "History",
-    "Life",
-    "Quarantined",
-    "Sealed",
-    "StepBack",
-    "Verified",
-]
-
 Stats = Mapping[str, list[int]]
 """What is remembered of a generation that was verified in full: file name to [inode, ctime_ns, size]."""
 
@@ -69,16 +54,6 @@ class Done(msgspec.Struct, frozen=True):
     at: float
 
 
-class GaveUp(msgspec.Struct, frozen=True):
-    """Why the run was given up, with what a person needs to see why."""
-
-    reason: str
-    at: float
-    signature: Any
-    counters: Mapping[str, Any] | None
-    tail: tuple[str, ...]
-
-
 class Sealed(msgspec.Struct, frozen=True):
     """A generation that was reported sealed and has not been dropped or set aside."""
 
@@ -93,25 +68,6 @@ class Verified(msgspec.Struct, frozen=True):
 
     stats: Stats
     healthy: bool
-    at: float
-
-
-class Quarantined(msgspec.Struct, frozen=True):
-    """A generation that was set aside."""
-
-    to: str | None
-    verdict: str | None
-    reason: str
-    at: float
-
-
-class StepBack(msgspec.Struct, frozen=True):
-    """The older generation was taken for one start, to see which of the two is to blame."""
-
-    suspect: str | None
-    to: str | None
-    signature: Any
-    reason: str
     at: float
 
 
@@ -150,25 +106,17 @@ class History(msgspec.Struct, frozen=True):
     next_resume: str | None = None
     """Which generation the newest attempt's end said to take next: newest, older, healthy."""
     held: Held | None = None
-    gave_up: GaveUp | None = None
     done: Done | None = None
     sealed: Mapping[str, Sealed] = {}
     verified: Mapping[str, Verified] = {}
-    quarantined: Mapping[str, Quarantined] = {}
-    passed_over: Mapping[str, str] = {}
+    quarantined: Mapping[str, str] = {}
+    """Why each of these generations was set aside."""
     pins: frozenset[str] = frozenset()
-    sick_steps: frozenset[int] = frozenset()
-    """Steps at which the run became sick since progress or a release last settled it."""
-    step_back: StepBack | None = None
-    unprotected: str | None = None
-    """Why the newest save failed; None once one succeeded."""
-    violations: int = 0
     past: Past = Past()
     """What an automatic cadence goes by."""
     saves: tuple[float, ...] = ()
     """Durations of the newest saves, seconds."""
     last_audit: Mapping[str, Any] | None = None
-    drift: tuple[str, ...] = ()
     answers: Mapping[str, Answer] = {}
     """The newest answers by the request's id."""
     damage: tuple[str, ...] = ()
@@ -176,15 +124,7 @@ class History(msgspec.Struct, frozen=True):
 
     def released(self, counters: Mapping[str, Any] | None = None) -> History:
         """As after a release: who asks for one wants the run tried again, so what counts against it is gone."""
-        return msgspec.structs.replace(
-            self,
-            held=None,
-            gave_up=None,
-            step_back=None,
-            next_resume=None,
-            sick_steps=frozenset(),
-            counters=counters,
-        )
+        return msgspec.structs.replace(self, held=None, next_resume=None, counters=counters)
 
     @property
     def highest_attempt(self) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from outlast_jobs.history_model import VANISHED, AttemptRecord
+from outlast_jobs.history_model import AttemptRecord
+from outlast_jobs.pacing import VANISHED
 
 
 class Trained(Struct, frozen=True):

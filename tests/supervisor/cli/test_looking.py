@@ -191,7 +191,7 @@ def test_verify_only_reads_unless_told_and_sets_aside_with_the_reason(
     assert invoke(["verify", "--quarantine"]) == 1
     assert not bad.exists()
     assert (run.checkpoints / "step-000000500.a0001.corrupt-1").is_dir()
-    assert "missing" in read_history(run).quarantined["step-000000500.a0001"].reason
+    assert "missing" in read_history(run).quarantined["step-000000500.a0001"]
 
 
 def test_verify_sets_nothing_aside_under_a_living_supervisor(
