@@ -17,6 +17,7 @@ from typing import Protocol
 
 from .direct import ALIGN, DIRECT_FROM, UNABLE, go_buffered, go_direct
 from .errors import Cancelled
+from .parallel import start_thread
 
 BLOCK = 8 << 20
 """Bytes of a block: large enough for a disk, small enough to be in the processor's cache while it is hashed."""
@@ -99,10 +100,7 @@ class _Writing:
         for room in rooms:
             self._free.put(room)
         if len(rooms) > 1:
-            thread = threading.Thread(target=self._run, name="outlast-disk", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no more threads for us
-                thread.start()
-                self._thread = thread
+            self._thread = start_thread(self._run, "outlast-disk")
 
     def __enter__(self) -> _Writing:
         return self

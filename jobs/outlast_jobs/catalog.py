@@ -16,9 +16,9 @@ def shipped_jobs() -> dict[str, Path]:
     return {file.parent.name: file for file in sorted(_FOLDER.glob(f"*/{_FILE}"))}
 
 
-def is_shipped(path: Path) -> bool:
-    """Whether a job file is one of those that ship with the tool."""
-    return path.resolve().parent.parent == _FOLDER.resolve()
+def is_shipped(path: str | Path | None) -> bool:
+    """Whether a job file is one of those that ship with the tool; a bare command has none."""
+    return path is not None and Path(path).resolve().parent.parent == _FOLDER.resolve()
 
 
 def resolve_job(name: str) -> Path:

@@ -45,6 +45,10 @@ class Env:
     DRILL = "OUTLAST_DRILL"  # the folder in which the drill asks a process to stop at a point
 
 
+OURS = frozenset(value for name, value in vars(Env).items() if name.isupper())
+"""All of these names."""
+
+
 class Field:
     """Keys of a notification: systemd's own, and ours."""
 

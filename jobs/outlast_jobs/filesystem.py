@@ -71,4 +71,9 @@ def _mounts(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
         before, dash, after = line.partition(" - ")
         fields = before.split(" ")
         if dash and len(fields) >= 5 and after:
-            yield _ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[4]), after.split(" ", 1)[0].strip()
+            yield unescaped(fields[4]), after.split(" ", 1)[0].strip()
+
+
+def unescaped(field: str) -> str:
+    """A field of a table of mounts, in which blanks and the like stand as a backslash and three octal digits."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)

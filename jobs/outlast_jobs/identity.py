@@ -76,6 +76,11 @@ class ProcessIdentity(Struct, frozen=True):
             return None
 
     @classmethod
+    def of_child(cls, pid: int) -> ProcessIdentity:
+        """That of a child not reaped yet, whose pid is nobody else's; one that has ended already has no start."""
+        return cls.of(pid) or cls(pid, 0, "")
+
+    @classmethod
     def seen(cls, pid: int) -> ProcessIdentity | None:
         """The same, where much hangs on it: OSError where nothing can be opened, which says nothing of a process."""
         try:

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Callable
 
-from outlast_jobs.contract import Env
+from outlast_jobs.contract import OURS, Env
 from outlast_jobs.units import (
     DURATION_FORMS,
     RANGE_FORMS,
@@ -23,7 +23,7 @@ _HANDLED = (
     *("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "ALRM", "VTALRM"),
     *("PROF", "URG", "WINCH", "IO", "PWR", "XCPU", "RTMIN", "RTMAX"),
 )
-_OURS = {value for name, value in vars(Env).items() if name.isupper()} - {Env.ALLOW_RNG_LOSS}
+_OURS = OURS - {Env.ALLOW_RNG_LOSS}
 _FORMS = (DURATION_FORMS, SIZE_FORMS, RANGE_FORMS)
 _VARIABLE = re.compile(r"\$[A-Za-z_{]")
 _SLURM_TIME = re.compile(r"(\d{1,4}-)?\d{1,6}(:[0-5]\d){0,2}")

@@ -39,20 +39,26 @@ class Busy(Struct, frozen=True):
     """Seconds after which a lease that is not renewed is taken over; None where the kernel keeps the lock."""
 
     @property
+    def who(self) -> str:
+        """Who, where, since when, for people; empty where that could not be read."""
+        if self.holder is None:
+            return ""
+        try:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.holder.since))
+        except (OverflowError, ValueError, OSError):
+            since = "an unknown time"  # whoever can write there can write anything
+        return f"process {self.holder.identity.pid} on {self.holder.host}, since {since}"
+
+    @property
     def text(self) -> str:
-        """Who, where, since when, for people."""
+        """That the run cannot be had, and who has it, for people."""
         if self.holder is None:
             return (
                 f'cannot take "{self.run}": another supervisor has it, or a command that writes there, '
                 "and has not said who it is"
             )
-        try:
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.holder.since))
-        except (OverflowError, ValueError, OSError):
-            since = "an unknown time"  # whoever can write there can write anything
-        who = f"process {self.holder.identity.pid} on {self.holder.host}, since {since}"
         wait = f"; if it is dead, the run is free in {self.free_in:.0f} s" if self.free_in is not None else ""
-        return f'cannot take "{self.run}": another supervisor has it: {who}{wait}'
+        return f'cannot take "{self.run}": another supervisor has it: {self.who}{wait}'
 
 
 class RunLock:
@@ -97,10 +103,7 @@ class RunLock:
 
     def is_named(self) -> bool | None:
         """Whether the run directory still names the lock that we hold; None where it names none at all."""
-        try:
-            return os.path.samestat(os.stat(self._run.lock, follow_symlinks=False), os.fstat(self._fd))
-        except FileNotFoundError:
-            return None
+        return _is_named(self._run, self._fd)
 
     def release(self) -> None:
         """Let the next one in; no error where nothing is held."""
@@ -125,7 +128,7 @@ class RunLock:
         doubt = self._flock(fd)
         if isinstance(doubt, Busy):
             return doubt
-        return self._second_line(fd, doubt) if _still_there(self._run, fd) else None
+        return self._second_line(fd, doubt) if _is_named(self._run, fd) else None
 
     def _flock(self, fd: int) -> Busy | str | None:
         """Busy, or why flock can't be relied on here, or None where it can."""
@@ -265,12 +268,11 @@ def _open_lock(run: RunDirectory) -> int:
                 raise
 
 
-def _still_there(run: RunDirectory, fd: int) -> bool:
+def _is_named(run: RunDirectory, fd: int) -> bool | None:
     try:
-        named = os.stat(run.lock, follow_symlinks=False)
+        return os.path.samestat(os.stat(run.lock, follow_symlinks=False), os.fstat(fd))
     except FileNotFoundError:
-        return False
-    return os.path.samestat(named, os.fstat(fd))
+        return None
 
 
 def _granted_twice(fd: int) -> bool:

@@ -25,8 +25,6 @@ from .sdnotify import ServiceManager
 from .startup import digests_of, write_job
 
 SIGNALS = (*early.HEEDED, signal.SIGTSTP, signal.SIGCONT)
-# nohup and a shell's "&" ask for that, and are obeyed
-_POLITELY_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 
 class Asks:
@@ -57,8 +55,7 @@ class Asks:
         """The signals to listen to."""
         signals = self._launcher.job.signals
         named = {signal.Signals[name].value for name in (signals.save, signals.stop, signals.stacks)}
-        ignored = {n.value for n in _POLITELY_IGNORED if signal.getsignal(n) is signal.SIG_IGN}
-        return (named | {s.value for s in SIGNALS}) - ignored
+        return (named | {s.value for s in SIGNALS}) - {s.value for s in early.ignored()}
 
     def signal(self, number: int) -> None:
         """A signal came. What the job file says of it counts before what it means by itself."""

@@ -19,9 +19,9 @@ HEEDED = (
     signal.SIGXCPU,
 )
 """What a cluster, a terminal or a limit sends to a supervisor, and to all of its job."""
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
+"""Those that ask a process to end."""
 _LOOK = 0.1  # seconds: a signal ends no sleep
-_MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # nohup, and a shell's `&`, ask for that
 
 
 def _keep(number: int, _frame: FrameType | None) -> None:
@@ -30,17 +30,21 @@ def _keep(number: int, _frame: FrameType | None) -> None:
 
 def install() -> None:
     """Keep signals from ending this process while it loads; as PID 1 they would not even arrive otherwise."""
-    for number in HEEDED:
-        if number in _MAY_BE_IGNORED and signal.getsignal(number) is signal.SIG_IGN:
-            continue
+    for number in set(HEEDED) - ignored():
         signal.signal(number, _keep)
     # whoever started us may have them blocked, and exec keeps that
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
 
 
+def ignored() -> set[signal.Signals]:
+    """What whoever started us wants ignored, by nohup or a shell's `&`: that is obeyed."""
+    may_be = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    return {number for number in may_be if signal.getsignal(number) is signal.SIG_IGN}
+
+
 def stop_wanted() -> bool:
     """Whether one of them asks this process to end."""
-    return any(number in _STOPS for number in pending)
+    return any(number in STOPS for number in pending)
 
 
 def wait(seconds: float) -> bool:

@@ -47,8 +47,7 @@ def _asked(desk: Desk, fd: int, attempt: int, seconds: float) -> Finished:
     words = [sys.executable, "-P", "-m", "outlast_jobs.finisher", str(fd)]
     words += [str(desk.run.checkpoints.absolute()), desk.run_id, str(attempt)]
     process = subprocess.Popen(
-        # by a shell: Popen waits for the exec, and a Python on a cluster's file system may hang in it
-        ["/bin/sh", "-c", 'exec "$@"', "sh", *words],
+        spawn.by_shell(words),
         stdin=subprocess.PIPE,  # it ends when this does
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

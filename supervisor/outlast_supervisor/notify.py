@@ -71,8 +71,6 @@ class NotifySocket:
         for _ in range(at_most):
             try:
                 data, ancillary, flags, _ = self.socket.recvmsg(_LIMIT, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
-                break
             except OSError:
                 break
             message = _parse(data, ancillary, bool(flags & socket.MSG_TRUNC))

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from outlast_jobs.beneath import open_append
-from outlast_jobs.contract import Env
+from outlast_jobs.contract import OURS
 from outlast_jobs.identity import ProcessIdentity
 
 from . import linux, sdnotify
@@ -55,8 +55,7 @@ def worker_environment(
     base: Mapping[str, str], job_env: Mapping[str, str], ours: Mapping[str, str]
 ) -> dict[str, str]:
     """The worker's environment: the caller's, then the job's, then ours, which nobody can override."""
-    ours_names = {v for k, v in vars(Env).items() if k.isupper()}
-    env = {k: v for k, v in base.items() if k not in _NOT_INHERITED and k not in ours_names}
+    env = {k: v for k, v in base.items() if k not in _NOT_INHERITED and k not in OURS}
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update(job_env)
     env.update(ours)
@@ -72,6 +71,11 @@ def open_log(path: Path, header: str) -> int:
     with contextlib.suppress(OSError):  # on a full disk the header is missing, and the run goes on
         os.write(fd, header.encode(errors="replace") + b"\n")
     return fd
+
+
+def by_shell(words: Sequence[str]) -> list[str]:
+    """A command by way of a shell: Popen waits for the exec, in which a program on a cluster's file system may hang."""
+    return ["/bin/sh", "-c", 'exec "$@"', "sh", *words]
 
 
 def launch(order: Order, log_fd: int | None = None) -> ProcessIdentity:
@@ -118,11 +122,8 @@ def launch(order: Order, log_fd: int | None = None) -> ProcessIdentity:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if log_fd is None:
             os.close(opened)
-    identity = ProcessIdentity.of(child.pid)
     child.returncode = 0  # the loop reaps every child itself; Popen must not wait for it again
-    if identity is None:  # it ended before we looked; a pid that we have not reaped cannot be reused
-        identity = ProcessIdentity(child.pid, 0, "")
-    return identity
+    return ProcessIdentity.of_child(child.pid)
 
 
 def standby(
@@ -146,8 +147,7 @@ def standby(
 
     try:
         process = subprocess.Popen(
-            # by a shell: Popen waits for the exec, and a Python on a cluster's file system may hang in it
-            ["/bin/sh", "-c", 'exec "$@"', "sh", *words],
+            by_shell(words),
             cwd=workdir,
             env=dict(env),
             stdin=subprocess.DEVNULL,

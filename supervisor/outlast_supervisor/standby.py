@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from outlast_jobs.contract import Env
+from outlast_jobs.contract import OURS
 from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.jobfile import Job
 from outlast_jobs.pythoncommand import parse_python
@@ -26,7 +26,6 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds until one that died is made anew
 ANSWER = 5.0  # seconds in which it takes its place, or is ended and a new process started
 WARM = 600.0  # seconds after which one that is not ready has failed
 _MOST = 1 << 16
-_OURS = frozenset(value for name, value in vars(Env).items() if name.isupper())
 _STUB = "from outlast_worker.standby import main; main()"
 
 
@@ -42,7 +41,7 @@ class Recipe(Struct, frozen=True):
     def of(cls, job: Job, environ: Mapping[str, str]) -> Recipe:
         """The recipe for a job's next worker."""
         env = spawn.worker_environment(environ, job.env, {})
-        return cls(job.command, job.workdir, job.preload, {k: v for k, v in env.items() if k not in _OURS})
+        return cls(job.command, job.workdir, job.preload, {k: v for k, v in env.items() if k not in OURS})
 
 
 def why_useless(made: Recipe, wanted: Recipe) -> str:
@@ -204,7 +203,7 @@ class Standby(Struct):
         child = self._child
         if child is None or not self.ready:
             return False
-        env = {k: v for k, v in order.env.items() if k not in _OURS}
+        env = {k: v for k, v in order.env.items() if k not in OURS}
         wanted = Recipe(tuple(order.command), order.workdir, job.preload, env)
         if why := why_useless(child.recipe, wanted) or ("" if job.standby else "the job has none any more"):
             self._useless(why)
@@ -258,11 +257,11 @@ class Standby(Struct):
             child.memory = {key: int(size) for key, size in words["memory"].items() if key in ("uss", "pss")}
             self._wait = FIRST_WAIT
         elif "went" in words and child.state == "going":
-            identity = ProcessIdentity.of(child.process.pid)
+            identity = ProcessIdentity.of_child(child.process.pid)
             waiter, self._waiter = self._waiter, None
             self._give_up(child)
             if waiter is not None:
-                waiter[0](identity or ProcessIdentity(child.process.pid, 0, ""))
+                waiter[0](identity)
         elif "refused" in words:
             if child.state == "going":
                 self._useless(str(words["refused"]))

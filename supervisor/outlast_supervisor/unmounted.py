@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 
-from outlast_jobs.filesystem import filesystem_kind
+from outlast_jobs.filesystem import filesystem_kind, unescaped
 from outlast_jobs.rundir import RunDirectory
 
 FSTAB = "/etc/fstab"
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def missing_mount(path: str, mount: str, table: str) -> str:
@@ -21,7 +19,7 @@ def missing_mount(path: str, mount: str, table: str) -> str:
         fields = line.split()
         if len(fields) < 3 or fields[0].startswith("#") or not fields[1].startswith("/"):
             continue
-        point = os.path.normpath(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[1]))
+        point = os.path.normpath(unescaped(fields[1]))
         if point != "/" and f"{path}/".startswith(f"{point}/") and not f"{mount}/".startswith(f"{point}/"):
             return point
     return ""

@@ -13,6 +13,7 @@ from outlast_jobs import buffer_state
 from outlast_jobs.buffer_state import State
 from outlast_jobs.direct import ALIGN
 from outlast_jobs.memory import SPARE, addressable, available, roomy
+from outlast_jobs.parallel import start_thread
 from outlast_worker.hugepages import HUGE, map_shared, put_together
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
@@ -112,11 +113,9 @@ class Buffers:
         if self._ready is not None:  # before the larger one is there: two of them are more than we may have
             self._ready = None
             self._release()
-        with contextlib.suppress(RuntimeError):  # no thread for it: then there is no buffer
-            self._making = threading.Thread(
-                target=self._make, args=(size,), name="outlast-buffer", daemon=True
-            )
-            self._making.start()
+        self._making = start_thread(
+            lambda: self._make(size), "outlast-buffer"
+        )  # without one there is no buffer
 
     def settled(self) -> None:
         """Wait until what is under way is made."""

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 
+from outlast_jobs.parallel import start_thread
+
 SAMPLES = 256
 """Samples in all of a state that is copied meanwhile; each costs about a microsecond at the boundary."""
 
@@ -109,10 +111,7 @@ def copy_now(spans: Sequence[Span]) -> None:
     """Copy them all before this returns, with a second thread where that is worth one."""
     copying = Copying(spans)
     if sum(span.nbytes for span in spans) > 2 * _PIECE:
-        try:
-            threading.Thread(target=copying.work, name="outlast-copy", daemon=True).start()
-        except RuntimeError:
-            pass  # no more threads for us
+        start_thread(copying.work, "outlast-copy")
     copying.finish()
 
 

@@ -98,8 +98,7 @@ def _command(job: Job, run_dir: str | None, extra: tuple[str, ...], log: str | N
 
 def _run_dir(job: Job, asked: str | None) -> str | None:
     """The run directory where the line has to name it: a shipped job's depends on the folder of the caller."""
-    shipped = job.source is not None and is_shipped(Path(job.source))
-    return job.run_dir if asked is not None or shipped else None
+    return job.run_dir if asked is not None or is_shipped(job.source) else None
 
 
 def _key_to_remove(job: str, run_dir: str | None) -> str:

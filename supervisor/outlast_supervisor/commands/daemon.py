@@ -22,7 +22,6 @@ from outlast_supervisor.commands.shared import (
 )
 
 if TYPE_CHECKING:
-    from outlast_jobs.lease import Holder
     from outlast_supervisor.daemon.books import Places
 
 _DAEMON_CODES = """\b
@@ -108,7 +107,8 @@ def daemon(
     except OSError as error:
         raise Failed(f'cannot write in "{folder}": {error.strerror or error}', 73) from error
     if isinstance(taken, Busy):
-        raise Failed(f'another daemon has "{folder}"{_who(taken.holder)}; only one can', 69)
+        who = f": {taken.who}" if taken.who else ""
+        raise Failed(f'another daemon has "{folder}"{who}; only one can', 69)
     os.chdir(path)  # where the run directories of shipped jobs begin
     try:
         limits = Limits(max_running, slots)
@@ -202,10 +202,3 @@ def _wait(path: Path, places: Places, seconds: float, daemon: bool) -> list[str]
         if time.monotonic() >= deadline:
             return sorted(mark.file for mark in found.values()) or ["the daemon"]
         time.sleep(_LOOK)
-
-
-def _who(holder: Holder | None) -> str:
-    if holder is None:
-        return ""
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
-    return f": process {holder.identity.pid} on {holder.host}, since {since}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ from outlast_jobs.jobfile import load_job, resolve_job
 from outlast_supervisor.commands.run import TakesRest, rest_of
 from outlast_supervisor.commands.shared import (
     Failed,
+    exit_on_term,
     json_option,
     print_json,
     quiet_option,
@@ -67,7 +67,7 @@ def drill(
     steps = more.pop("steps") or STEPS
     options = Options(asked, tuple(chosen), steps=steps, **more)
     teller = Teller("drill", quiet=quiet)
-    signal.signal(signal.SIGTERM, _stop)  # what was started is ended, and the scratch folder removed
+    exit_on_term()  # what was started is ended, and the scratch folder removed
     try:
         found = Driller(options, teller.say).drill()
     except OSError as error:
@@ -90,7 +90,3 @@ def _list(as_json: bool, chosen: list[Any]) -> None:
         return
     print("\n".join(f"{a.name:28} {attacks.POINTS[a.point]}" for a in chosen))
     print(f"names that --only takes beside these: {', '.join(attacks.names())}")
-
-
-def _stop(number: int, _: object) -> None:
-    raise SystemExit(128 + number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor.commands.run import TakesRest, rest_of
 from outlast_supervisor.commands.shared import (
     Failed,
+    exit_on_term,
     json_option,
     print_json,
     quiet_option,
@@ -86,7 +86,7 @@ def prove(
     folder = Path(output) if output is not None else RunDirectory(Path(asked.run_dir)).proof
     options = Options(asked, folder, steps, cuts, side_by_side=side_by_side or _side_by_side(), **more)
     progress = Progress(quiet=quiet)
-    signal.signal(signal.SIGTERM, _stop)  # what was launched is ended, and the scratch folder removed
+    exit_on_term()  # what was launched is ended, and the scratch folder removed
     protocol = None
     try:
         with contextlib.closing(progress):
@@ -105,10 +105,6 @@ def prove(
     elif not quiet or proof.whole.answer != Answer.HELD:
         print("\n".join(report.lines(proof)))
     return int(proof.whole.answer)
-
-
-def _stop(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _side_by_side() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -96,6 +97,15 @@ def spare_adopted(job: Job, what: str) -> None:
             f'{what} trains copies of the job, and their script would go on from, and write over, what matches "adopt" '
             f'({job.adopt.pattern!r}); take a copy of the job file without "adopt", whose script writes elsewhere'
         )
+
+
+def exit_on_term() -> None:
+    """Have SIGTERM end this command as an exception does: what stands in its ``finally`` is done."""
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 def say(text: str) -> None:

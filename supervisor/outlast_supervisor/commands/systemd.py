@@ -87,7 +87,7 @@ def systemd(
             job=asked,
             # a shipped job's run lies in the folder where one is, and the unit is in none
             command=start_command(
-                asked, run_dir=asked.run_dir if run_dir or _shipped(asked) else None, extra=extra
+                asked, run_dir=asked.run_dir if run_dir or is_shipped(asked.source) else None, extra=extra
             ),
             system=system,
             user=_owner(asked, owner) if system else "",
@@ -190,10 +190,6 @@ class _Place:
             raise Failed(f'"{shown}" failed: {said}{cure if "bus" in said else ""}{unit}', 1)
 
 
-def _shipped(job: Job) -> bool:
-    return job.source is not None and is_shipped(Path(job.source))
-
-
 def _owner(job: Job, asked: str | None) -> str:
     """Who runs a system unit: never root by accident."""
     if asked is not None:
@@ -203,7 +199,7 @@ def _owner(job: Job, asked: str | None) -> str:
             raise Failed(f'there is no user "{asked}" here') from None
         return "" if asked == "root" else asked
     uid = os.stat(job.source or "/").st_uid
-    if uid == 0 or _shipped(job):
+    if uid == 0 or is_shipped(job.source):
         return ""
     try:
         return pwd.getpwuid(uid).pw_name

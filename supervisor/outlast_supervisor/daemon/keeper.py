@@ -13,6 +13,7 @@ from typing import Any
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.locks import RunLock
+from outlast_supervisor import early
 from outlast_supervisor.helper import Helper, bounded
 from outlast_supervisor.sdnotify import ServiceManager
 
@@ -29,9 +30,8 @@ LEAST = 0.1  # seconds between two looks, however much happens in the folder
 FIRST = 5.0  # seconds after which the first plan is made even if a file is still being written
 STUCK = 10.0  # seconds for a look, which takes milliseconds
 LAST_WAIT = 3.0  # seconds for the last word on a dead disk
-_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
 _LOOKS = (signal.SIGUSR1, signal.SIGHUP)
-_SIGNALS = (*_ENDS, *_LOOKS, signal.SIGUSR2, signal.SIGCHLD)
+_SIGNALS = (*early.STOPS, *_LOOKS, signal.SIGUSR2, signal.SIGCHLD)
 
 
 class Keeper:
@@ -42,8 +42,8 @@ class Keeper:
     ) -> None:
         self._places, self._lock, self._limits = Places(folder), lock, limits
         self._rescan, self._tell = rescan, tell  # seconds: for network file systems and lost events
-        self._ends = (*_ENDS, signal.SIGHUP) if terminal else _ENDS
-        self._ignored = [n for n in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP) if _is_ignored(n)]
+        self._ends = (*early.STOPS, signal.SIGHUP) if terminal else early.STOPS
+        self._ignored = early.ignored()
         self._wakeups = Wakeups()
         self._herd = Herd(folder, limits.slots, tell, lambda found: self._wakeups.watch(found.process))
         self._results: queue.SimpleQueue[tuple[str, Any, BaseException | None]] = queue.SimpleQueue()
@@ -303,7 +303,3 @@ def _code_of(supervisor: Supervisor) -> int | None:
         return exit_code_of(supervisor)
     except OSError:
         return None
-
-
-def _is_ignored(number: int) -> bool:
-    return signal.getsignal(number) is signal.SIG_IGN

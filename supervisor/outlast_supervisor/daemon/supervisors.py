@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +59,7 @@ def start(folder: Path, action: Start, gpus: bool, log: Path) -> ProcessIdentity
         if output != subprocess.DEVNULL:
             os.close(output)
     child.returncode = 0  # the keeper reaps every child itself; Popen must not wait for it again
-    return ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, 0, "")
+    return ProcessIdentity.of_child(child.pid)
 
 
 def environment(base: Mapping[str, str], mark: Mark, gpus: bool) -> dict[str, str]:
@@ -95,8 +96,6 @@ def find(folder: Path) -> dict[ProcessIdentity, Mark]:
 
 def listens(process: ProcessIdentity) -> bool:
     """Whether a supervisor has come so far that SIGHUP is kept and does not end it."""
-    import signal
-
     return processes.handles(process.pid, signal.SIGHUP)
 
 
@@ -106,9 +105,9 @@ def _mark_of(pid: int) -> Mark | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", _FIRST)
         # whatever else inherited the mark, such as a hook, is no supervisor
         if _RUN in itertools.pairwise(words):
-            for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if line.startswith(prefix):
-                    return msgspec.json.decode(line[len(prefix) :], type=Mark)
+            for entry in processes.environment_of(pid):
+                if entry.startswith(prefix):
+                    return msgspec.json.decode(entry[len(prefix) :], type=Mark)
     return None
 
 

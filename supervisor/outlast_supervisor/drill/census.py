@@ -121,7 +121,7 @@ def _attempt_of(pid: int) -> int | None:
     mark, ours = f"{Env.ATTEMPT}=".encode(), f"{Env.DRILL}=".encode()
     environ: list[bytes] = []
     with contextlib.suppress(OSError):
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        environ = processes.environment_of(pid)
     for entry in environ:
         if entry.startswith(mark):
             return int(entry[len(mark) :])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from .. import events as ev
+from ..spawn import by_shell
 
 if TYPE_CHECKING:
     from .words import Told
@@ -115,8 +116,7 @@ class Watchers(Struct):
         # -P: the folder that we were started in may hold a json.py of the training's
         words = [sys.executable, "-P", "-m", "outlast_supervisor.notices.watch", str(os.getpid()), cloud]
         process = subprocess.Popen(
-            # by a shell: Popen waits for the exec, and a Python on a cluster's file system may hang in it
-            ["/bin/sh", "-c", 'exec "$@"', "sh", *words],
+            by_shell(words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

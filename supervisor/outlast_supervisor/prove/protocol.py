@@ -19,7 +19,7 @@ _PATIENCE = 1800.0  # seconds
 
 def protocol_of(job: Job) -> Path | None:
     """The script, for jobs that ship with outlast."""
-    if job.source is None or not is_shipped(Path(job.source)):
+    if job.source is None or not is_shipped(job.source):
         return None
     script = Path(job.source).with_name(_SCRIPT)
     return script if script.is_file() else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from ..hooks import MARK
+from ..spawn import by_shell
 
 _MOST = 1 << 20  # bytes of output that are read
 _AGAIN = 1.0  # seconds until one that KILL did not end is killed once more
@@ -45,8 +46,7 @@ class _Running:
 class Tools:
     """Starts tools, knows their pids so that they are not taken for leftovers, and ends late ones.
 
-    Only the loop's thread may use it. The tool is executed by a shell: what we execute ourselves must not lie on
-    a cluster's file system, which may hang, and the loop with it.
+    Only the loop's thread may use it.
     """
 
     def __init__(self, mark: str) -> None:
@@ -69,7 +69,7 @@ class Tools:
             files += [_memory("err")]
             files += [_memory("in", stdin)] if stdin else []
             child = subprocess.Popen(
-                ["/bin/sh", "-c", 'exec "$@"', "sh", *words],
+                by_shell(words),
                 env={**env, MARK: self._mark},
                 stdin=files[2] if stdin else subprocess.DEVNULL,
                 stdout=files[0],
