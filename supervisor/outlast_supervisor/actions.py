@@ -34,8 +34,7 @@ class Choose(Struct, frozen=True):
     """Find the generation to resume from and claim the checkpoints folder for this attempt."""
 
     attempt: int
-    older: bool  # step back one generation, for this start only
-    healthy: bool  # prefer a healthy one
+    resume: str  # newest; older: step back one generation, for this start only; healthy: prefer a healthy one
     pass_over: bool  # what could not be read for a minute is passed over
     start_at: float | None = None  # monotonic; the worker may be got ready before, and not be executed
 

@@ -73,7 +73,7 @@ def _claimed(desk: Desk, wanted: int) -> int:
 
 
 def _newest(desk: Desk, job: Job, order: Choose) -> Answer:
-    healthy = order.healthy or job.sick == "stop"
+    healthy = order.resume == "healthy" or job.sick == "stop"
     first = verify.newest_usable(desk.run.checkpoints, desk.run_id, desk.remembered, healthy_only=healthy)
     unreadable = _deal_with(desk, first, order.pass_over)
     if unreadable is not None:
@@ -83,7 +83,7 @@ def _newest(desk: Desk, job: Job, order: Choose) -> Answer:
     if first.chosen is None and healthy and any(f.verdict is Verdict.VERIFIED for f in first.tried):
         why = "no healthy one is left, so the newest that passes verification"
         choice = verify.newest_usable(desk.run.checkpoints, desk.run_id, desk.remembered, skip=desk.bad)
-    elif first.chosen is not None and order.older:
+    elif first.chosen is not None and order.resume == "older":
         skip = {*desk.bad, *(f.path.name for f in first.tried)}
         older = verify.newest_usable(desk.run.checkpoints, desk.run_id, desk.remembered, skip=skip)
         unreadable = _deal_with(desk, older, order.pass_over)

@@ -15,12 +15,16 @@ from outlast_jobs.restart import Failure
 from . import events as ev
 from .actions import Action, Answer, Choose, Exit, Hook, Note, Say, SetAside
 from .policy import Context
-from .states import Choosing, Ending, Finished, Ledger, Live, State, Waiting
+from .states import Choosing, Ending, Finished, Ledger, Live, Step, Waiting
 
-PATIENCE = 60.0
+PATIENCE = 60.0  # seconds for which an unreadable generation is tried again
 _WORDS_KEPT = 300  # characters of a log's last line
 
-Step = tuple[State, tuple[Action, ...]]
+
+def choose(ledger: Ledger, cause: str, ctx: Context, start_at: float | None = None) -> Step:
+    """Look for the generation to resume from."""
+    state = Choosing(ledger, cause, 0, ctx.now + PATIENCE, None)
+    return state, (Choose(ledger.attempt + 1, ledger.resume, False, start_at),)
 
 
 def hold_by_person(ledger: Ledger, after: tuple[Action, ...] = (), how: str = "stopped") -> Step:
@@ -169,27 +173,19 @@ def _order(
             return _give_up(ledger, f"sick: {reason}", before, examined)
         case restart.Unusable(reason):
             return finish(ledger, ExitCode.UNUSABLE, reason, before)
-        case restart.Again(delay, resume, reason):
-            return _again(ledger, since + delay, resume, reason, ctx, before)
+        case restart.Again(delay, _, reason):
+            return _again(ledger, since + delay, reason, ctx, before)
 
 
-def _again(
-    ledger: Ledger,
-    until_at: float,
-    resume: Literal["newest", "older", "healthy"],
-    reason: str,
-    ctx: Context,
-    before: tuple[Action, ...],
-) -> Step:
+def _again(ledger: Ledger, until_at: float, reason: str, ctx: Context, before: tuple[Action, ...]) -> Step:
     if ledger.leaving:
         text = f"not done, stopped by {ledger.leaving}: run me again"
         return finish(ledger, ExitCode.SAVED, text, before)
-    older, healthy = resume == "older", resume == "healthy"
     if until_at > ctx.now:  # the delay counts from the worker's end, not from the end of our looking
-        waiting = Waiting(ledger, until_at, reason, older, healthy)
+        waiting = Waiting(ledger, until_at, reason)
         return waiting, (*before, Say(f"next attempt in {until_at - ctx.now:.1f} s"))
-    choosing = Choosing(ledger, reason, older, healthy, 0, ctx.now + PATIENCE, None)
-    return choosing, (*before, Choose(ledger.attempt + 1, older, healthy, False))
+    choosing, look = choose(ledger, reason, ctx)
+    return choosing, (*before, *look)
 
 
 def _give_up(ledger: Ledger, reason: str, before: tuple[Action, ...], examined: ev.Examined | None) -> Step:

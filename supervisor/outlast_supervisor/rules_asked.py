@@ -8,17 +8,14 @@ from outlast_jobs import cadence
 from outlast_jobs import events as journal
 
 from . import events as ev
-from .actions import Action, Answer, Note, Say, SignalAll, SignalTrainers, SignalWorker
+from .actions import Answer, Note, Say, SignalAll, SignalTrainers, SignalWorker
 from .policy import Context
 from .rules_live import KILL_AGAIN, fit_times, stop
 from .rules_silence import silent
-from .states import Ledger, Running, Starting, State, Stopping
+from .states import Alive, Ledger, Running, Starting, Step, Stopping
 
 ASK_AGAIN = 1.0  # seconds after which a save signal is passed on although the one before brought nothing yet
 SOURCES_KEPT = 8
-
-Step = tuple[State, tuple[Action, ...]]
-Alive = Starting | Running | Stopping
 
 
 # -- what others ask ---------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from outlast_jobs.restart import Failure
 
 from . import events as ev
 from .actions import Action, Answer, Choose, EndLeftovers, Exit, Note, Say, SignalWorker, Spawn
-from .conclude import conclude, finish, hold_by_person, to_hold
+from .conclude import choose, conclude, finish, hold_by_person, to_hold
 from .policy import Context
+from .rules_live import KILL_AFTER
 from .states import (
     Choosing,
     Clearing,
@@ -22,37 +23,20 @@ from .states import (
     Live,
     Starting,
     State,
+    Step,
     Stopping,
     Waiting,
 )
 
 LOOK_EVERY = 0.1  # seconds between looks at what an earlier attempt left: nobody tells us of its end
 TELL_EVERY = 30.0
-PATIENCE = 60.0  # seconds for which an unreadable generation is tried again
-KILL_AFTER = 2.0  # seconds from TERM to all until KILL to all
 PREPARE = 0.05  # seconds of a backoff in which what a start needs is done: its end is the worker's exec
-
-Step = tuple[State, tuple[Action, ...]]
 
 
 def begin(ledger: Ledger, now: float, cause: str = "start") -> Step:
     """The first state of a supervisor's life."""
     state = Clearing(ledger, cause, look_at=None, kill_at=None, tell_at=now + TELL_EVERY, signalled="look")
     return state, (EndLeftovers("look"),)
-
-
-def choose(
-    ledger: Ledger,
-    cause: str,
-    ctx: Context,
-    *,
-    older: bool = False,
-    healthy: bool = False,
-    start_at: float | None = None,
-) -> Step:
-    """Look for the generation to resume from."""
-    state = Choosing(ledger, cause, older, healthy, 0, ctx.now + PATIENCE, None)
-    return state, (Choose(ledger.attempt + 1, older, healthy, False, start_at),)
 
 
 def prepares_at(state: Waiting) -> float:
@@ -77,8 +61,7 @@ def leave(ledger: Ledger, source: str, of: str) -> Step:
 def clearing_gone(state: Clearing, event: ev.LeftoversGone, ctx: Context) -> Step:
     if state.ledger.holding:
         return hold_by_person(state.ledger)
-    older, healthy = state.ledger.resume == "older", state.ledger.resume == "healthy"
-    return choose(state.ledger, state.cause, ctx, older=older, healthy=healthy)
+    return choose(state.ledger, state.cause, ctx)
 
 
 def clearing_remain(state: Clearing, event: ev.LeftoversRemain, ctx: Context) -> Step:
@@ -146,9 +129,7 @@ def choosing_tick(state: Choosing, event: ev.Tick, ctx: Context) -> Step:
     if state.retry_at is None or ctx.now < state.retry_at:
         return state, ()
     pass_over = ctx.now >= state.give_up_at
-    return replace(state, retry_at=None), (
-        Choose(state.ledger.attempt + 1, state.older, state.healthy, pass_over),
-    )
+    return replace(state, retry_at=None), (Choose(state.ledger.attempt + 1, state.ledger.resume, pass_over),)
 
 
 # -- Launching -----------------------------------------------------------------------------------------
@@ -208,15 +189,11 @@ def waiting_tick(state: Waiting, event: ev.Tick, ctx: Context) -> Step:
         return leave(ledger, f"the deadline ({ledger.deadline_source})", "deadline")
     if ctx.now < prepares_at(state):
         return state, ()
-    return choose(
-        ledger, state.reason, ctx, older=state.older, healthy=state.healthy, start_at=state.until_at
-    )
+    return choose(ledger, state.reason, ctx, start_at=state.until_at)
 
 
 def waiting_restart(state: Waiting, event: ev.RestartAsked, ctx: Context) -> Step:
-    after, actions = choose(
-        state.ledger, f"restart asked by {event.source}", ctx, older=state.older, healthy=state.healthy
-    )
+    after, actions = choose(state.ledger, f"restart asked by {event.source}", ctx)
     return after, (Answer(event.request, True, "starting again at once"), *actions)
 
 

@@ -11,7 +11,7 @@ from .actions import Action, Answer, EndLeftovers, Examine, Say, SignalAll, Sign
 from .conclude import conclude, to_hold
 from .policy import Context
 from .rules_live import KILL_AGAIN
-from .states import Ending, Ledger, State, Stopping
+from .states import Ending, Ledger, Step, Stopping
 
 LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
 LINGER = 1.0  # seconds in which what a finished command started may end with it
@@ -26,8 +26,6 @@ FINISH_LEAST, FINISH_SPARE = (
 )  # seconds that it gets at the least, and that stay free before a deadline
 WAITS = "have the command wait for what it starts (exec, or wait), and not put it into the background"
 EXAMINE_PATIENCE = 10.0  # for the traces of an attempt, where the supervisor has to end: the disk may be dead
-
-Step = tuple[State, tuple[Action, ...]]
 
 
 # -- Stopping ----------------------------------------------------------------------------------------------

@@ -28,17 +28,14 @@ from .actions import (
     Verify,
 )
 from .policy import Context
-from .states import Choosing, Ending, Ledger, Live, Running, Starting, State, Stopping
+from .states import Alive, Choosing, Ending, Ledger, Live, Running, Starting, State, Step, Stopping
 
-KILL_AFTER = 2.0  # from TERM to all until KILL to all
+KILL_AFTER = 2.0  # seconds from TERM to all until KILL to all
 KILL_AGAIN = 1.0  # seconds: whoever was just being started when the others were killed is killed then
 ASK_SLACK = 1.0  # a worker that is this late with a save is not asked yet
 SAVES_KEPT = 20
 AFTERWARDS = "after the training"  # no phase of training tells how long an export may take
 LOOK_PATIENCE = 30.0  # seconds after which a worker is judged without a word from its disk
-
-Step = tuple[State, tuple[Action, ...]]
-Alive = Starting | Running | Stopping
 
 
 # -- helpers ---------------------------------------------------------------------------------------------

@@ -13,12 +13,10 @@ from .actions import Action, Hook, Note, Say, SignalTrainers
 from .pace import paced
 from .policy import Context
 from .rules_live import LOOK_PATIENCE, ask_allowance, look, steps_overdue, take_in, watched_phase
-from .states import Live, Running, Starting, State, Stopping
+from .states import Live, Running, Starting, Step, Stopping
 
 STACKS_SECONDS = 1.0  # for the dump of all stacks to reach the log before TERM goes
 HUNG_GRACE = 10.0  # a hung worker seldom saves: it gets this long, or the job's grace where that is shorter
-
-Step = tuple[State, tuple[Action, ...]]
 
 
 def silent(state: Running, ctx: Context) -> Step:

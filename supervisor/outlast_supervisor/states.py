@@ -25,6 +25,7 @@ from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.pacing import Past
 from outlast_jobs.restart import Counters, Failure
 
+from .actions import Action
 from .events import Chosen
 
 T = TypeVar("T", bound=Struct)
@@ -101,8 +102,6 @@ class Clearing(Struct, frozen=True):
 class Choosing(Struct, frozen=True):
     ledger: Ledger
     cause: str
-    older: bool
-    healthy: bool
     failures: int  # looks that failed so far
     give_up_at: float  # from here on what cannot be read is passed over
     retry_at: float | None  # when to look again after a failure; None while a look is under way
@@ -153,8 +152,6 @@ class Waiting(Struct, frozen=True):
     ledger: Ledger
     until_at: float
     reason: str
-    older: bool
-    healthy: bool
 
 
 class Finished(Struct, frozen=True):
@@ -164,6 +161,9 @@ class Finished(Struct, frozen=True):
 
 
 State = Clearing | Choosing | Launching | Starting | Running | Stopping | Ending | Waiting | Finished
+Alive = Starting | Running | Stopping
+Step = tuple[State, tuple[Action, ...]]
+"""What a decision comes to: the next state, and what is to be done, in order."""
 
 
 def shifted(value: T, seconds: float) -> T:

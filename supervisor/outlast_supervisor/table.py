@@ -13,7 +13,7 @@ from . import rules_begin as begin
 from . import rules_end as end
 from . import rules_live as live
 from . import rules_silence as silence
-from .actions import Action, Answer, Exit
+from .actions import Answer, Exit
 from .policy import Context
 from .states import (
     Choosing,
@@ -24,39 +24,38 @@ from .states import (
     Running,
     Starting,
     State,
+    Step,
     Stopping,
     Waiting,
     shifted,
 )
 
-Handler = Callable[[Any, Any, Context], tuple[State, tuple[Action, ...]]]
+Handler = Callable[[Any, Any, Context], Step]
 
 STATES: tuple[type, ...] = get_args(State)
 EVENTS: tuple[type, ...] = get_args(ev.Event)
 
 
-def _paused(state: State, event: ev.Paused, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+def _paused(state: State, event: ev.Paused, ctx: Context) -> Step:
     return shifted(state, event.seconds), ()
 
 
-def _deadline(state: State, event: ev.DeadlineKnown, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+def _deadline(state: State, event: ev.DeadlineKnown, ctx: Context) -> Step:
     return replace(state, ledger=replace(state.ledger, deadline=event.at, deadline_source=event.source)), ()
 
 
-def _nothing(state: State, event: ev.Event, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+def _nothing(state: State, event: ev.Event, ctx: Context) -> Step:
     """The cell of an event that changes nothing here: it is late, or it cannot happen."""
     return state, ()
 
 
-def _too_late(
-    state: State, event: ev.SaveAsked | ev.StopAsked | ev.RestartAsked, ctx: Context
-) -> tuple[State, tuple[Action, ...]]:
+def _too_late(state: State, event: ev.SaveAsked | ev.StopAsked | ev.RestartAsked, ctx: Context) -> Step:
     if not event.request:
         return state, ()
     return state, (Answer(event.request, False, "the supervisor is ending"),)
 
 
-def _at_once(state: Finished, event: ev.StopNow, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+def _at_once(state: Finished, event: ev.StopNow, ctx: Context) -> Step:
     """A second interrupt does not wait for a hook, nor for the last verification."""
     return state, (Exit(state.code, state.reason, at_once=True),)
 
@@ -185,6 +184,6 @@ TABLE: dict[tuple[type, type], Handler] = {
 }
 
 
-def decide(state: State, event: ev.Event, ctx: Context) -> tuple[State, tuple[Action, ...]]:
+def decide(state: State, event: ev.Event, ctx: Context) -> Step:
     """The next state and what is to be done, in order. Pure."""
     return TABLE[type(state), type(event)](state, event, ctx)

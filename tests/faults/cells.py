@@ -120,10 +120,10 @@ def states() -> Iterator[State]:
         ):
             yield Clearing(ledger, "start", look, kill, late, sent)
         if not ledger.holding:  # a person's stop is obeyed before these are entered
-            for older, healthy, retry in ((False, False, None), (True, False, late), (False, True, soon)):
-                yield Choosing(ledger, "start", older, healthy, 3, late if older else soon, retry)
-            yield Waiting(ledger, late, "crashed", False, False)
-            yield Waiting(ledger, soon, "crashed", True, False)
+            for give_up, retry in ((soon, None), (late, late), (soon, soon)):
+                yield Choosing(ledger, "start", 3, give_up, retry)
+            yield Waiting(ledger, late, "crashed")
+            yield Waiting(ledger, soon, "crashed")
         yield Finished(ledger, 75, "stopped")
         for chosen in (FRESH, RESUMED):
             yield Launching(ledger, chosen, "start")

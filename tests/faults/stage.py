@@ -153,7 +153,7 @@ def go_on(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
     assert not run.sweep()
     read_history(run)
     attempt = run.highest_attempt() + 1
-    found = choose(desk, JOB, Choose(attempt, False, False, False), None)
+    found = choose(desk, JOB, Choose(attempt, "newest", False), None)
     assert isinstance(found, ev.Chosen), found
     assert (found.name, found.attempt) == (expected, attempt)
     newest = seal(run, stage.run_id, attempt, 600)

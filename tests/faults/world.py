@@ -298,8 +298,8 @@ class World:
     def _choose(self, order: act.Choose) -> ev.Event:
         if self.disk_fails:
             return ev.ChooseFailed("EIO", "")
-        names = sorted((g.name for g in self.gens if g.healthy or not order.healthy), reverse=True)
-        name = names[1] if order.older and len(names) > 1 else next(iter(names), None)
+        names = sorted((g.name for g in self.gens if g.healthy or order.resume != "healthy"), reverse=True)
+        name = names[1] if order.resume == "older" and len(names) > 1 else next(iter(names), None)
         attempt = max(order.attempt, self.attempt + 1)
         if name is None:
             return ev.Chosen(attempt, None, None, 0, True, "no generation yet", 0)

@@ -29,7 +29,7 @@ def test_what_can_not_be_read_is_looked_at_again_and_then_passed_over(tmp_path: 
     desk = Desk(RunDirectory(tmp_path / "run"), "id", lambda event, data: records.append((event, data)))
 
     def chosen(*, pass_over: bool) -> object:
-        return adopt(desk, ADOPT, str(tmp_path), Choose(1, False, False, pass_over), None)
+        return adopt(desk, ADOPT, str(tmp_path), Choose(1, "newest", pass_over), None)
 
     first = chosen(pass_over=False)
     assert isinstance(first, ev.ChooseFailed)

@@ -48,7 +48,7 @@ def start(run: RunDirectory, warm: Path, attempt: int) -> Any:
     """What a supervisor that knows nothing of the ones before chooses."""
     desk = Desk(run, run.create().run.run_id, lambda event, data: None)
     job: Job = msgspec.structs.replace(job_from_command(["true"], None, Path("/")), start_from=str(warm))
-    return choosing.choose(desk, job, Choose(attempt, older=False, healthy=False, pass_over=False), None)
+    return choosing.choose(desk, job, Choose(attempt, "newest", pass_over=False), None)
 
 
 def test_each_start_before_the_first_seal_starts_from_it_and_none_after(

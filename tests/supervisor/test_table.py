@@ -52,7 +52,7 @@ SAMPLES: dict[type, list[State]] = {
         Clearing(Ledger(), "start", 1.0, 2.0, 30.0, "term"),
         Clearing(Ledger(holding="me", stop_request="r0"), "start", None, None, 30.0, "look"),
     ],
-    Choosing: [Choosing(Ledger(), "start", False, False, 0, 60.0, None)],
+    Choosing: [Choosing(Ledger(), "start", 0, 60.0, None)],
     Launching: [Launching(Ledger(attempt=1), FRESH, "start")],
     Starting: [Starting(Ledger(attempt=1), live()), Starting(Ledger(attempt=2), live(RESUMED))],
     Running: [running(), running(RESUMED), running(save_requests=("r",), save_wanted=("a",))],
@@ -62,7 +62,7 @@ SAMPLES: dict[type, list[State]] = {
         Stopping(Ledger(attempt=1), live(), "refused", "no", None, None, 6.0),
     ],
     Ending: [ending(), ending(examining=True), ending(signalled="term", kill_at=6.0, look_at=5.1)],
-    Waiting: [Waiting(Ledger(attempt=1), 7.0, "crashed", False, False)],
+    Waiting: [Waiting(Ledger(attempt=1), 7.0, "crashed")],
     Finished: [Finished(Ledger(attempt=1), 0, "done")],
 }
 
@@ -207,7 +207,7 @@ def test_a_failure_after_the_last_word_is_not_done() -> None:
         examined,
     )
     assert isinstance(state, Waiting)
-    assert not state.older
+    assert state.ledger.resume == "newest"
     [ended] = [a for a in actions if isinstance(a, act.Note) and a.event == "attempt_ended"]
     assert "complete" in ended.data["reason"]
     assert ended.data["signature"] == str(why.signature)
@@ -347,7 +347,7 @@ def test_a_bare_worker_behind_a_shell_has_the_whole_grace() -> None:
 
 def test_a_deadline_ends_a_wait() -> None:
     """A supervisor whose end comes during a backoff ends then, and starts no attempt."""
-    state = Waiting(Ledger(deadline=10.0, deadline_source="time_limit"), 60.0, "crashed", False, False)
+    state = Waiting(Ledger(deadline=10.0, deadline_source="time_limit"), 60.0, "crashed")
     assert next_due(state, policy(), 5.0) == 10.0
     after, _ = decide(state, ev.Tick(), context(10.0))
     assert isinstance(after, Finished)

@@ -35,7 +35,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def chosen(desk: Desk, attempt: int) -> Any:
-    return choosing.choose(desk, JOB, Choose(attempt, older=False, healthy=False, pass_over=False), None)
+    return choosing.choose(desk, JOB, Choose(attempt, "newest", pass_over=False), None)
 
 
 def test_an_older_claim_is_simply_taken_over(desk: Desk) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from outlast_jobs.contract import ExitCode
 from outlast_jobs.jobfile import Job
 
-from ..rules_begin import KILL_AFTER
+from ..rules_live import KILL_AFTER
 from ..sdnotify import LAST_ACTS
 
 MARK = "# written by outlast systemd"

@@ -172,7 +172,7 @@ def start(run: RunDirectory, run_id: str) -> None:
     created = run.create().run.run_id
     desk = Desk(run, created, Writer(run).record)
     run.sweep()
-    found = choose(desk, JOB, Choose(run.highest_attempt() + 1, False, False, False), None)
+    found = choose(desk, JOB, Choose(run.highest_attempt() + 1, "newest", False), None)
     if isinstance(found, ev.Chosen):
         done("chosen", found.name, found.attempt)
     elif isinstance(found, ev.ChooseFailed):
