@@ -32,9 +32,8 @@ class Env:
     ALLOW_RNG_LOSS = "OUTLAST_ALLOW_RNG_LOSS"  # "1" where a person asked for it
     CONFIG_SHA256 = "OUTLAST_CONFIG_SHA256"  # digest of command and environment as the job file gives them
     NOTIFY_SOCKET = "NOTIFY_SOCKET"  # systemd's own name; a datagram socket
-    BUFFER = (
-        "OUTLAST_BUFFER"  # "FD:INODE": an inherited descriptor of the buffer of the attempt before, or absent
-    )
+    # "FD:INODE": an inherited descriptor of the buffer of the attempt before, or absent
+    BUFFER = "OUTLAST_BUFFER"
     NO_COPY = "OUTLAST_NO_COPY"  # "1": memory is short, no save is copied and the training waits; else absent
     # Set by `outlast prove` alone; the last three are heeded only beside the first
     RECORD = "OUTLAST_RECORD"  # "proof": digests of all parts in each line of the metrics

@@ -204,9 +204,8 @@ def discard(path: Path, trash_parent: Path, *, durable: bool = True) -> Path:
     """
     sys.audit("outlast.discard", str(path))
     trash = trash_parent / f"{TRASH}{path.name.lstrip('.')[:NAME_LIMIT]}-{_unique()}"
-    parent = open_folder(
-        trash_parent
-    )  # what has become a link must not lead us to take another's things away
+    # what has become a link must not lead us to take another's things away
+    parent = open_folder(trash_parent)
     try:
         inside = path.parent == trash_parent
         source = path.name if inside else path

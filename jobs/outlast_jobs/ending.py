@@ -21,9 +21,8 @@ class Kind(enum.StrEnum):
     """How an attempt ended."""
 
     DONE = "done"
-    SAVED = (
-        "saved"  # preempted, or stopped on request: starts again at once and is never held against the run
-    )
+    # preempted, or stopped on request: starts again at once and is never held against the run
+    SAVED = "saved"
     CRASHED_PROGRESS = "crashed_progress"
     CRASHED = "crashed"
     HUNG = "hung"

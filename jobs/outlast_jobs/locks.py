@@ -110,9 +110,8 @@ class RunLock:
         if self._fd < 0:
             return
         try:
-            if (
-                _signed(self._fd) == self._token
-            ):  # another's name, where only leases exclude, is not ours to remove
+            # another's name, where only leases exclude, is not ours to remove
+            if _signed(self._fd) == self._token:
                 os.ftruncate(self._fd, 0)
         except OSError:
             pass  # a full or read-only disk must not keep the lock
@@ -277,9 +276,8 @@ def _is_named(run: RunDirectory, fd: int) -> bool | None:
 
 def _granted_twice(fd: int) -> bool:
     """Whether a lock that we hold is granted a second time: then it means nothing on this file system."""
-    second = os.open(
-        f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC
-    )  # the same file, whatever its name is now
+    # the same file, whatever its name is now
+    second = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(second, _EXCLUSIVE)
     except OSError:

@@ -53,9 +53,8 @@ class Sealer:
         self.target = checkpoints / str(name)
         self.files: dict[str, FileEntry] = {}
         self.bytes_written = 0
-        self._root = (
-            checkpoints.parent
-        )  # the run directory: nothing is written out of it, whatever is swapped in
+        # the run directory: nothing is written out of it, whatever is swapped in
+        self._root = checkpoints.parent
         self._progress = progress
         self._counting = threading.Lock()
 

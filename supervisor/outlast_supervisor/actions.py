@@ -69,9 +69,8 @@ class Examine(Struct, frozen=True):
     """Read from disk what an ended attempt left."""
 
     attempt: int
-    finish_within: float = (
-        0.0  # seconds to finish the save first that its buffer holds; 0 where there is none
-    )
+    # seconds to finish the save first that its buffer holds; 0 where there is none
+    finish_within: float = 0.0
 
 
 class Look(Struct, frozen=True):

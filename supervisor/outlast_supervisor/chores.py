@@ -247,9 +247,8 @@ def log_tail(path: Path) -> str:
 def _end_of(path: Path) -> bytes:
     """The last 64 KiB of a file; nothing where it cannot be read."""
     try:
-        fd = durable.open_regular(
-            path
-        )  # not a pipe, which would hold us up, nor a link to what is not the run's
+        # not a pipe, which would hold us up, nor a link to what is not the run's
+        fd = durable.open_regular(path)
     except (OSError, NotRegular):
         return b""
     try:

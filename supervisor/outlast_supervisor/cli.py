@@ -50,9 +50,8 @@ def _have_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # a path need not be text in the locale of who looks
+        # a path need not be text in the locale of who looks
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -53,9 +53,8 @@ class Launcher(Struct):
     allow_rng_loss: bool
     extra: tuple[str, ...] = ()  # arguments that the command line appended to the job's command
     forced: str | None = None  # the generation named with --from, for one start
-    signals: Signals | None = (
-        None  # those that the running worker was told of; a reload changes the next one's
-    )
+    # those that the running worker was told of; a reload changes the next one's
+    signals: Signals | None = None
     deadline: float | None = None  # on the monotonic clock
     in_slurm: bool = False  # its job section counts where it says the same as another
     _base: dict[str, str] = field(default_factory=dict)

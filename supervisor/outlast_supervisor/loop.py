@@ -234,9 +234,8 @@ class Loop:
     def close(self) -> None:
         """Give back what this loop holds; signals are ignored from here on, the end is near."""
         signal.set_wakeup_fd(-1)
-        for number in self._heeded - {
-            signal.SIGCHLD
-        }:  # an interpreter that ends restores all but what is ignored
+        # an interpreter that ends restores all but what is ignored
+        for number in self._heeded - {signal.SIGCHLD}:
             signal.signal(number, signal.SIG_IGN)
         self.trainers.clear()
         self.selector.close()

@@ -16,14 +16,10 @@ from .states import Ending, Ledger, Step, Stopping
 LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
 LINGER = 1.0  # seconds in which what a finished command started may end with it
 STRAY_GRACE = 5.0  # for processes that never attached: they have nothing to save
-FINISH_PATIENCE, FINISH_RATE = (
-    60.0,
-    20e6,
-)  # seconds, and bytes a second at the least, for the save of a dead worker
-FINISH_LEAST, FINISH_SPARE = (
-    1.0,
-    1.0,
-)  # seconds that it gets at the least, and that stay free before a deadline
+# seconds, and bytes a second at the least, for the save of a dead worker
+FINISH_PATIENCE, FINISH_RATE = 60.0, 20e6
+# seconds that it gets at the least, and that stay free before a deadline
+FINISH_LEAST, FINISH_SPARE = 1.0, 1.0
 WAITS = "have the command wait for what it starts (exec, or wait), and not put it into the background"
 EXAMINE_PATIENCE = 10.0  # for the traces of an attempt, where the supervisor has to end: the disk may be dead
 

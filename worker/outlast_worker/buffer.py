@@ -113,9 +113,8 @@ class Buffers:
         if self._ready is not None:  # before the larger one is there: two of them are more than we may have
             self._ready = None
             self._release()
-        self._making = start_thread(
-            lambda: self._make(size), "outlast-buffer"
-        )  # without one there is no buffer
+        # without one there is no buffer
+        self._making = start_thread(lambda: self._make(size), "outlast-buffer")
 
     def settled(self) -> None:
         """Wait until what is under way is made."""

@@ -101,9 +101,8 @@ class Flight:
             with self._cost.standing():
                 try:
                     return self._close()
-                except (
-                    BaseException
-                ):  # a signal's handler has raised it: what was not seen to be right is not
+                except BaseException:
+                    # a signal's handler has raised it: what was not seen to be right is not
                     self._settle(False)
                     raise
 

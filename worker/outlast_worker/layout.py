@@ -20,9 +20,8 @@ from msgspec import Struct
 _DESCRIPTOR = b"PK\x07\x08"  # a zip's data descriptor; four bytes of crc32 follow
 _ENTRY = b"PK\x01\x02"  # an entry of a zip's directory
 _CRC_IN_ENTRY = 16
-_ENTRY_REST = struct.Struct(
-    "<I8xHHH"
-)  # from there: crc32, two sizes, lengths of name, extra field and comment
+# from there: crc32, two sizes, lengths of name, extra field and comment
+_ENTRY_REST = struct.Struct("<I8xHHH")
 _ENTRY_BYTES = 46  # before the name
 _LOCAL = b"PK\x03\x04"  # what stands before a member's bytes
 _LOCAL_REST = struct.Struct("<26xHH")  # of it: lengths of name and extra field, which both follow

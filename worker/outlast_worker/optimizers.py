@@ -21,9 +21,8 @@ def parameter_names(
     """
     known = {
         id(parameter): f"{part}.{name}"
-        for part, module in reversed(
-            list(modules.items())
-        )  # of two that share a parameter the first names it
+        # of two that share a parameter the first names it
+        for part, module in reversed(list(modules.items()))
         for name, parameter in module.named_parameters()
     }
     return [known.get(id(parameter)) for parameter in _parameters(optimizer)]

@@ -49,9 +49,8 @@ def stream(content: Any) -> Generator[bytes, None, None]:
             pipe.finish(None)
 
     thread = start_thread(produce, "outlast-serialize")
-    if (
-        thread is None
-    ):  # no more threads for us: then all of it lies in memory once, and no save is lost by that
+    # no more threads for us: then all of it lies in memory once, and no save is lost by that
+    if thread is None:
         whole = io.BytesIO()
         torch.save(content, whole)
         yield whole.getvalue()
@@ -127,9 +126,8 @@ class _Pipe:
         else:
             self.flush()
             for start in range(0, view.nbytes, _PIECE):
-                self._put(
-                    bytes(view[start : start + _PIECE])
-                )  # the memory behind it is only lent for this call
+                # the memory behind it is only lent for this call
+                self._put(bytes(view[start : start + _PIECE]))
         return view.nbytes
 
     def flush(self) -> None:

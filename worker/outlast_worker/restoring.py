@@ -97,9 +97,8 @@ class _Reader:
 
     def state(self) -> dict[str, Any]:
         # nothing of a surplus member is used, but a generation is valid as a whole or not at all
-        members = sorted(
-            self._files, key=lambda member: member != META
-        )  # of several bad ones it is told first
+        # of several bad ones it is told first
+        members = sorted(self._files, key=lambda member: member != META)
         self._read = dict(zip(members, each(self._member, members, readers()), strict=True))
         meta = self._to_current(self._load(META))
         names = meta.pop("shards", None)

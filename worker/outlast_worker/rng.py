@@ -44,9 +44,8 @@ def restore_rng_state(state: Mapping[str, Any], *, allow_loss: bool = False) -> 
     for stream, restore in _RESTORE.items():
         try:
             restore(state[stream])
-        except (
-            Exception
-        ) as error:  # whatever numpy or torch say of a bad state, it means that the stream is lost
+        except Exception as error:
+            # whatever numpy or torch say of a bad state, it means that the stream is lost
             why = "it was not saved" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
             lost.append(f"the random state of {stream} could not be restored: {why}")
     if lost and not allow_loss:

@@ -77,9 +77,8 @@ class Copying:
         """Carry pieces until none is left; another thread may still be at its last one."""
         try:
             self._carry()
-        except (
-            BaseException
-        ):  # a signal's handler has raised it, and a piece may be lost: nobody may wait for that
+        except BaseException:
+            # a signal's handler has raised it, and a piece may be lost: nobody may wait for that
             self._interrupted = True
             self._left.clear()  # no other one goes on writing into the buffer
             self.done.set()

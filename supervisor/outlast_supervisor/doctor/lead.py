@@ -10,9 +10,8 @@ from ..notices.watchers import EARLY
 from .line import Line, failure, ok, warning
 from .past import Past
 
-KILL_SLACK = (
-    5.0  # seconds that the supervisor itself takes after the worker's grace: KILL to all, and its last words
-)
+# seconds that the supervisor itself takes after the worker's grace: KILL to all, and its last words
+KILL_SLACK = 5.0
 CLOUDS = {"aws": 120.0, "gce": 30.0, "azure": 30.0}  # seconds from a cloud's notice to the end
 
 

@@ -19,10 +19,8 @@ BASE = "http://169.254.169.254"
 EVERY = 5.0  # seconds, as the guide recommends
 LEAST = 120.0  # seconds from the notice to the end
 _TOKEN_SECONDS = 21600
-_ACTION, _REBALANCE = (
-    "/latest/meta-data/spot/instance-action",
-    "/latest/meta-data/events/recommendations/rebalance",
-)
+_ACTION = "/latest/meta-data/spot/instance-action"
+_REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
 class Aws:

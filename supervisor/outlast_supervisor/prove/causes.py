@@ -22,9 +22,8 @@ class Case:
     expected: Track  # the run that nothing disturbed
     got: Track  # the resumed one
     cut: Track | None = None  # the run up to the cut
-    draws: Sequence[
-        int | None
-    ] = ()  # words from the restored state: to where it is expected, and to where it is
+    # words from the restored state: to where it is expected, and to where it is
+    draws: Sequence[int | None] = ()
 
 
 def cause(case: Case) -> str:

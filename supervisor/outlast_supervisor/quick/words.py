@@ -9,10 +9,8 @@ from typing import Any
 
 # The full reader, which also makes help and messages, takes as long to load as all else that a start needs.
 # It has the same options; a new one that is missing here is read there.
-_UNSET: dict[str, Mapping[str, Any]] = {
-    "run": {},
-    "status": {"details": None},
-}  # others of the flags are False
+# others of the flags are False
+_UNSET: dict[str, Mapping[str, Any]] = {"run": {}, "status": {"details": None}}
 _FLAGS: dict[str, Mapping[str, tuple[str, bool]]] = {
     "run": {
         "--fresh": ("fresh", True),

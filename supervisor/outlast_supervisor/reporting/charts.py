@@ -15,9 +15,8 @@ from outlast_supervisor.views import when
 _WIDE, _LEFT, _RIGHT, _TOP, _BOTTOM = 960, 64, 16, 12, 30
 _HIGH = 320
 _LANE = 34
-_LOG_FROM = (
-    30.0  # times; where the highest is so many times the lowest, a linear axis shows only the beginning
-)
+# times; where the highest is so many times the lowest, a linear axis shows only the beginning
+_LOG_FROM = 30.0
 _MOST_RESUMED = 80  # lines at which attempts went on; more would hide the curve
 
 
