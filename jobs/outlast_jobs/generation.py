@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from outlast_jobs.contract import Schema
-from outlast_jobs.errors import Corrupt, UnknownSchema, UnsafeName
+from outlast_jobs.errors import Corrupt, UnsafeName
+from outlast_jobs.migrations import Migrations, to_current
 from outlast_jobs.safejson import parse_object
 
 INDEX = "index.json"
@@ -107,7 +107,8 @@ def encode_index(index: Index) -> bytes:
 
 def decode_index(data: bytes) -> Index:
     """The index in ``data``, brought to this version's schema. Corrupt, UnsafeName, UnknownSchema if not."""
-    tree = _to_current(parse_object(data, what=f"{INDEX!r}", limit=INDEX_LIMIT))
+    tree = parse_object(data, what=f"{INDEX!r}", limit=INDEX_LIMIT)
+    tree = to_current(tree, Schema.GENERATION, _MIGRATIONS, INDEX)
     try:
         index = msgspec.convert(tree, Index)
     except msgspec.ValidationError as error:
@@ -159,18 +160,4 @@ def writing_folder(checkpoints: Path, attempt: int) -> Path:
     return checkpoints / f"{WRITING}{attempt:04d}"
 
 
-# Older schema -> the next one, each in memory only. Files of every schema ever written load for ever.
-_MIGRATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-
-
-def _to_current(tree: dict[str, Any]) -> dict[str, Any]:
-    while (schema := tree.get("schema")) != Schema.GENERATION:
-        migrate = _MIGRATIONS.get(schema) if isinstance(schema, str) else None
-        if migrate is None:
-            readable = ", ".join([*_MIGRATIONS, Schema.GENERATION])
-            raise UnknownSchema(
-                f"{INDEX!r} has schema {str(schema)[:100]!r}, this version reads {readable}; "
-                "use the version of outlast that wrote it, or a newer one"
-            )
-        tree = migrate(tree)
-    return tree
+_MIGRATIONS: Migrations = {}

@@ -13,7 +13,14 @@ from outlast_jobs import durable
 from outlast_jobs.durable import Written
 from outlast_jobs.errors import Corrupt
 from outlast_jobs.sidecar import make_place, temporary_name
-from outlast_worker.ptfile import UnsafeTorch, load_pt, require_safe_loader, stream, unknown_to_torch
+from outlast_worker.ptfile import (
+    UnsafeTorch,
+    load_pt,
+    not_by_the_file,
+    require_safe_loader,
+    stream,
+    telling_line,
+)
 from outlast_worker.shards import put_back, take_out
 from outlast_worker.typewalk import loadable, original
 
@@ -70,14 +77,6 @@ def deserialized(data: memoryview | bytes, name: str) -> Any:
     except (UnsafeTorch, MemoryError):
         raise
     except Exception as error:  # hostile content makes the loader raise all sorts of things
-        if "allocate memory" in str(error):  # torch has no exception of its own for this
-            raise MemoryError(f"{name!r}: {error}") from error
-        if unknown := unknown_to_torch(error, repr(name)):
-            raise unknown from error
-        raise Corrupt(f"the safe loader refuses {name!r}: {_telling_line(error)}") from error
-
-
-def _telling_line(error: BaseException) -> str:
-    """The line of torch's page-long message that says what was refused."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return next((line for line in lines if "Unsupported" in line or "GLOBAL" in line), lines[0])[:300]
+        if other := not_by_the_file(error, repr(name)):
+            raise other from error
+        raise Corrupt(f"the safe loader refuses {name!r}: {telling_line(error)}") from error

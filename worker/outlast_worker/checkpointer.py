@@ -19,6 +19,7 @@ from outlast_worker.leaving import OWN_EXITS
 from outlast_worker.ledger import Ledger, Record
 from outlast_worker.losses import loss_reading, reading
 from outlast_worker.metrics import RESERVED, ids_digest
+from outlast_worker.output import say
 from outlast_worker.parts import Parts
 from outlast_worker.phases import phase_named
 from outlast_worker.rng import capture_rng_state, restore_rng_state, rng_digests
@@ -65,7 +66,7 @@ class Checkpointer:
         self._proof: Proof | None = None
         if context is not None:
             # With all that saving takes: from here on nothing is imported, be the file system gone or the time short.
-            from outlast_worker.session import Session, say
+            from outlast_worker.session import Session
 
             self._session = Session(context, every_steps, every_seconds)
             self._proof = self._proof_asked({**named, "data": data})
@@ -339,8 +340,6 @@ class Checkpointer:
                 step, self._state.capture, reason="the end of training", final=True, sick=self._sick()
             )
             if not sealed:
-                from outlast_worker.session import say
-
                 say(f"the last generation could not be saved, exit code {int(ExitCode.CANNOT_WRITE)}")
                 raise SystemExit(int(ExitCode.CANNOT_WRITE))
         session.done(step)
@@ -359,8 +358,6 @@ class Checkpointer:
             self._ledger.flush()
         if isinstance(error, SystemExit) and error.code in OWN_EXITS:
             if error.code in (None, 0):
-                from outlast_worker.session import say
-
                 step = self.step_count
                 say(
                     f"the script exited in the middle, at step {step}: the run is not done; to end it, use break"

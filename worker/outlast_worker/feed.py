@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from outlast_worker.batches import Batches
+from outlast_worker.output import say
 from outlast_worker.recorded import recorded
 
 UNCOUNTED = 200
@@ -42,8 +43,6 @@ class Feed:
         """The next batch, or a list of so many. Says once if very many went out without a boundary."""
         drawn = self.draw() if accumulate == 1 else [self.draw() for _ in range(accumulate)]
         if self.drawn >= UNCOUNTED * accumulate and not self._told_uncounted:
-            from outlast_worker.session import say
-
             self._told_uncounted = True
             say(
                 f"{self.drawn} batches were handed out since the last boundary; without one no step is counted "
@@ -86,8 +85,6 @@ class Feed:
         return ids
 
     def _tell_unused(self) -> None:
-        from outlast_worker.session import say
-
         say(
             "nothing was drawn from data=… before the first boundary: where it stands is not what the script trains "
             "on, which a restart begins anew; draw from ckpt.steps(), or iterate over batches(…) itself"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from outlast_jobs.errors import Corrupt, UnknownSchema
+from outlast_jobs import migrations
+from outlast_jobs.errors import Corrupt
+from outlast_jobs.migrations import Migrations
 from outlast_worker.digest import OPTIMIZER
 from outlast_worker.parts import STATEFUL
 
@@ -32,16 +34,7 @@ def to_current(payload: Any, name: str) -> dict[str, Any]:
     """A payload of any readable schema as the newest; ``name`` is that of its file, for errors."""
     if not isinstance(payload, dict):
         raise Corrupt(f"{name!r} holds no dict but {type(payload).__name__}")
-    current: dict[str, Any] = payload
-    while (schema := current.get("schema")) != V2:
-        migrate = _MIGRATIONS.get(schema) if isinstance(schema, str) else None
-        if migrate is None:
-            readable = ", ".join([*_MIGRATIONS, V2])
-            raise UnknownSchema(
-                f"{name!r} has schema {str(schema)[:100]!r}, this version reads {readable}; "
-                "use the version of outlast that wrote it, or a newer one"
-            )
-        current = migrate(current)
+    current = migrations.to_current(payload, V2, _MIGRATIONS, name)
     for key, kind in _SHAPE.items():
         if not isinstance(current.get(key), kind):
             raise Corrupt(f"{name!r} has no {key!r}")
@@ -86,5 +79,4 @@ def migrate_v1_to_v2(payload: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Older schema -> the next one, each in memory only. Files of every schema ever written load for ever.
-_MIGRATIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {V1: migrate_v1_to_v2}
+_MIGRATIONS: Migrations = {V1: migrate_v1_to_v2}

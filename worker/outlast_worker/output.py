@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -30,6 +31,12 @@ def guard() -> None:
                 write_through=True,
             )
             setattr(sys, name, guarded)
+
+
+def say(text: str) -> None:
+    """One line for people, into the attempt's log."""
+    with contextlib.suppress(OSError, ValueError):  # a full disk under the log costs the line, not the run
+        print(f"outlast: {text}", file=sys.stderr, flush=True)
 
 
 class _Log(io.FileIO):

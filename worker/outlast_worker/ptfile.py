@@ -22,8 +22,10 @@ class UnsafeTorch(RuntimeError):
     """The installed torch can't load a checkpoint, or not safely. Install a newer one."""
 
 
-def unknown_to_torch(error: BaseException, name: str) -> UnsafeTorch | None:
-    """Where the loader refuses ``name`` for a type that only another torch has: such a file is not damaged."""
+def not_by_the_file(error: BaseException, name: str) -> MemoryError | UnsafeTorch | None:
+    """What to raise where ``name`` did not load and is not damaged: no memory, or a type of another torch."""
+    if "allocate memory" in str(error):  # torch has no exception of its own for this
+        return MemoryError(f"{name}: {error}")
     found = re.search(r"GLOBAL torch\.([A-Za-z]\w*)\b(?!\.)", str(error))
     if found is None or hasattr(torch, found[1]):
         return None
@@ -31,6 +33,12 @@ def unknown_to_torch(error: BaseException, name: str) -> UnsafeTorch | None:
         f"{name} has values of torch.{found[1]}, which torch {torch.__version__} does not have; "
         "resume with the torch that saved it"
     )
+
+
+def telling_line(error: BaseException) -> str:
+    """The line of torch's page-long message that says what was refused."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return next((line for line in lines if "Unsupported" in line or "GLOBAL" in line), lines[0])[:300]
 
 
 def stream(content: Any) -> Generator[bytes, None, None]:
@@ -65,7 +73,7 @@ def stream(content: Any) -> Generator[bytes, None, None]:
 def load_pt(data: memoryview | bytes) -> Any:
     """What a ``.pt`` file holds, through the loader that runs no code."""
     require_safe_loader()
-    return torch.load(cast(IO[bytes], _Memory(data)), map_location="cpu", weights_only=True, mmap=False)
+    return torch.load(cast(IO[bytes], _Bytes(data)), map_location="cpu", weights_only=True, mmap=False)
 
 
 def require_safe_loader(version: str | None = None) -> None:
@@ -81,11 +89,11 @@ def require_safe_loader(version: str | None = None) -> None:
         )
 
 
-class _Memory(io.RawIOBase):
-    """A read-only file over bytes that are already here; ``io.BytesIO`` would copy them."""
+class InMemory(io.RawIOBase):
+    """A read-only file of that many bytes; what is at ``_at`` is given by the ``readinto`` of a class of its own."""
 
-    def __init__(self, data: memoryview | bytes) -> None:
-        self._data = memoryview(data)
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._at = 0
 
     def readable(self) -> bool:
@@ -95,12 +103,20 @@ class _Memory(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def tell(self) -> int:
         return self._at
+
+
+class _Bytes(InMemory):
+    """Bytes that are already here; ``io.BytesIO`` would copy them."""
+
+    def __init__(self, data: memoryview | bytes) -> None:
+        super().__init__(len(data))
+        self._data = memoryview(data)
 
     def readinto(self, buffer: Any) -> int:
         piece = self._data[self._at : self._at + len(buffer)]

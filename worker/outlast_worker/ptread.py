@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import hashlib
-import io
 import itertools
 import mmap
 import os
@@ -30,6 +29,7 @@ from outlast_jobs.generation import FileEntry
 from outlast_worker.behind import Behind
 from outlast_worker.digest import bytes_of
 from outlast_worker.hugepages import HUGE
+from outlast_worker.ptfile import InMemory
 from outlast_worker.resident import is_on_disk_alone
 from outlast_worker.verified import Verified
 
@@ -227,27 +227,13 @@ def _room(length: int, at: int) -> tuple[torch.UntypedStorage, memoryview]:
     return torch.frombuffer(room, dtype=torch.uint8).untyped_storage(), room
 
 
-class _End(io.RawIOBase):
+class _End(InMemory):
     """A file of which only the end is there: enough to find an archive's directory."""
 
     def __init__(self, start: int, tail: memoryview) -> None:
+        super().__init__(start + len(tail))
         self._start = start
         self._tail = tail
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._start + len(self._tail)}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
 
     def readinto(self, buffer: Any) -> int:
         if self._at < self._start:

@@ -14,10 +14,11 @@ from outlast_jobs.contract import Schema
 from outlast_jobs.errors import Corrupt, Foreign, Incomplete, IntegrityError, UnknownSchema, Unreadable
 from outlast_jobs.generation import INDEX, INDEX_DIGEST, META, FileEntry, GenerationName, Index, safe_member
 from outlast_jobs.look import Finding, Verdict, look
+from outlast_jobs.migrations import Migrations, to_current
 from outlast_jobs.parallel import each, readers
 from outlast_worker.digest import state_sha256
 from outlast_worker.inherited import Inherited
-from outlast_worker.ptfile import UnsafeTorch, require_safe_loader, unknown_to_torch
+from outlast_worker.ptfile import UnsafeTorch, not_by_the_file, require_safe_loader, telling_line
 from outlast_worker.ptread import read_verified
 from outlast_worker.shards import put_back
 from outlast_worker.typewalk import original
@@ -100,7 +101,11 @@ class _Reader:
         # of several bad ones it is told first
         members = sorted(self._files, key=lambda member: member != META)
         self._read = dict(zip(members, each(self._member, members, readers()), strict=True))
-        meta = self._to_current(self._load(META))
+        try:
+            meta = to_current(self._load(META), Schema.META, _MIGRATIONS, META)
+        except UnknownSchema as error:
+            self._bad(error, META)
+            raise
         names = meta.pop("shards", None)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self._bad(Corrupt(f"{META!r} does not say which shards there are"), META)
@@ -126,11 +131,9 @@ class _Reader:
         except (UnsafeTorch, MemoryError):
             raise
         except Exception as error:  # hostile content makes the loader raise all sorts of things
-            if "allocate memory" in str(error):  # torch has no exception of its own for this
-                raise MemoryError(f"{member!r} of {self._generation!r}: {error}") from error
-            if unknown := unknown_to_torch(error, f"{member!r} of {self._generation!r}"):
-                raise unknown from error
-            why = f"the safe loader refuses {member!r}, though its sha256 is right: {_essence(error)}"
+            if other := not_by_the_file(error, f"{member!r} of {self._generation!r}"):
+                raise other from error
+            why = f"the safe loader refuses {member!r}, though its sha256 is right: {telling_line(error)}"
             raise self._bad(Corrupt(why), member) from error
         if not isinstance(content, dict):
             raise self._bad(Corrupt(f"{member!r} holds no dict but {type(content).__name__}"), member)
@@ -175,19 +178,6 @@ class _Reader:
                 error.errno, f"can't read {member!r}: {error.strerror}", self._generation
             ) from error
 
-    def _to_current(self, meta: dict[str, Any]) -> dict[str, Any]:
-        while (schema := meta.get("schema")) != Schema.META:
-            migrate = _MIGRATIONS.get(schema) if isinstance(schema, str) else None
-            if migrate is None:
-                readable = ", ".join([*_MIGRATIONS, Schema.META])
-                why = (
-                    f"{META!r} has schema {str(schema)[:100]!r}, this version reads {readable}; "
-                    "use the version of outlast that wrote it, or a newer one"
-                )
-                raise self._bad(UnknownSchema(why), META)
-            meta = migrate(meta)
-        return meta
-
     def _check_shape(self, state: Any) -> None:
         for key, kind in _SHAPE.items():
             if not isinstance(state.get(key), kind):
@@ -201,9 +191,7 @@ class _Reader:
 
 
 _SHAPE = {"parts": dict, "kinds": dict, "counters": dict, "losses": list, "rng": dict, "extra": dict}
-
-# Older schema -> the next one, each in memory only. Files of every schema ever written load for ever.
-_MIGRATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+_MIGRATIONS: Migrations = {}
 
 
 def _at(error: IntegrityError, generation: str, file: str) -> IntegrityError:
@@ -219,10 +207,3 @@ def _as_error(finding: Finding) -> Exception:
     members = (INDEX_DIGEST, *(finding.index.files if finding.index else (META,)))
     named = next((member for member in members if repr(member) in finding.reason), INDEX)
     return _at(error, finding.path.name, named)
-
-
-def _essence(error: BaseException) -> str:
-    """The line of torch's page-long message that says what was refused."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = next((line for line in lines if "Unsupported" in line or "GLOBAL" in line), None)
-    return (telling or (lines[0] if lines else type(error).__name__))[:300]

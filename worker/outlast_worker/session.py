@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -29,6 +28,7 @@ from outlast_worker.inherited import Inherited
 from outlast_worker.leaving import Leaving
 from outlast_worker.metrics import MetricsWriter
 from outlast_worker.notify import Notifier
+from outlast_worker.output import say
 from outlast_worker.phases import Phases
 from outlast_worker.restoring import Loaded, bad_report
 from outlast_worker.resume import drift, furthest, load
@@ -41,12 +41,6 @@ _ROOM = 3000
 
 class RestoreNotHonoured(SystemExit):
     """The script trains other steps than those after the restored one. Saving would bury good generations."""
-
-
-def say(text: str) -> None:
-    """One line for people, into the attempt's log."""
-    with contextlib.suppress(OSError, ValueError):  # a full disk under the log costs the line, not the run
-        print(f"outlast: {text}", file=sys.stderr, flush=True)
 
 
 class Session:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from outlast_worker.digest import NAMES, OPTIMIZER
-from outlast_worker.shards import Component, Taken
+from outlast_worker.shards import Component, Taken, packed
 
 Strategy = Literal["round_robin", "suffix", "groups", "size"]
 
@@ -73,13 +73,7 @@ def _in_turn(parts: Sequence[Component], count: int) -> list[list[Component]]:
 
 
 def _by_size(parts: Sequence[Component], count: int) -> list[list[Component]]:
-    bins: list[list[int]] = [[] for _ in range(count)]
-    sums = [0] * count
-    for index in sorted(range(len(parts)), key=lambda index: -parts[index].size):
-        lightest = sums.index(min(sums))
-        bins[lightest].append(index)
-        sums[lightest] += parts[index].size
-    return [[parts[index] for index in sorted(members)] for members in bins]
+    return [[parts[index] for index in members] for members in packed([part.size for part in parts], count)]
 
 
 def _suffixes() -> dict[str, str]:

@@ -249,24 +249,29 @@ def components(held: Sequence[Held]) -> list[Component]:
 def by_size(sizes: Sequence[int], limit: int) -> list[list[int]]:
     """Distribute items over bins of about equal sums, none above ``limit`` unless a single item is.
 
-    The largest first, each into the lightest bin. At least one bin, and two where the sum is not small.
+    At least one bin, and two where the sum is not small.
     """
     total = sum(sizes)
     least = 2 if total > SPLIT_FROM_BYTES else 1
     count = max(least, -(-total // max(limit, 1)))
     while True:
         count = max(1, min(count, len(sizes)))
-        bins: list[list[int]] = [[] for _ in range(count)]
-        sums = [0] * count
-        for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-            lightest = sums.index(min(sums))
-            bins[lightest].append(index)
-            sums[lightest] += sizes[index]
-        if all(total <= limit or len(members) == 1 for total, members in zip(sums, bins, strict=True)):
-            return [sorted(members) for members in bins]
-        if count == len(sizes):
-            return [sorted(members) for members in bins]
+        bins = packed(sizes, count)
+        fits = all(len(members) == 1 or sum(sizes[index] for index in members) <= limit for members in bins)
+        if fits or count == len(sizes):
+            return bins
         count += 1
+
+
+def packed(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Distribute items over so many bins: the largest first, each into the lightest bin."""
+    bins: list[list[int]] = [[] for _ in range(count)]
+    sums = [0] * count
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        lightest = sums.index(min(sums))
+        bins[lightest].append(index)
+        sums[lightest] += sizes[index]
+    return [sorted(members) for members in bins]
 
 
 def _memory(tensor: torch.Tensor) -> tuple[str, int]:

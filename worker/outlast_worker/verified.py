@@ -7,14 +7,13 @@ given the memory in which the record already lies.
 from __future__ import annotations
 
 import bisect
-import io
 import sys
 from typing import IO, Any, cast
 
 import torch
 from msgspec import Struct
 
-from outlast_worker.ptfile import require_safe_loader
+from outlast_worker.ptfile import InMemory, require_safe_loader
 
 
 class Verified(Struct):
@@ -91,7 +90,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-class _Source(io.RawIOBase):
+class _Source(InMemory):
     """The verified bytes as a file. Of a record that has its own memory the place is noted, not the bytes.
 
     The loader asks for each record's bytes in one read, into memory that it got for them and that nobody has
@@ -99,24 +98,10 @@ class _Source(io.RawIOBase):
     """
 
     def __init__(self, verified: Verified, *, lend: bool = True) -> None:
+        super().__init__(verified.size)
         self._verified = verified
         self._lend = lend and sys.byteorder == "little"  # else the loader turns what it has read around
-        self._at = 0
         self.lent: dict[int, int] = {}  # address -> place in the file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._verified.size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
