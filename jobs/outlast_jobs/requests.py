@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from outlast_jobs import durable, safejson
 from outlast_jobs.beneath import open_parent
@@ -34,13 +34,6 @@ class Request(msgspec.Struct, frozen=True, tag_field="schema", tag=Schema.REQUES
     args: dict[str, Any] = {}
 
 
-class Requests(Struct, frozen=True):
-    """What lies in `requests/`: the requests, oldest first, and the files that are none, with the reason."""
-
-    asked: tuple[Request, ...]
-    unusable: tuple[tuple[Path, str], ...]
-
-
 def write_request(run: RunDirectory, verb: str, args: Mapping[str, Any], who: str) -> str:
     """Ask the run's supervisor for something, durably; returns the id under which it will be answered."""
     if not _VERB.fullmatch(verb):
@@ -54,27 +47,19 @@ def write_request(run: RunDirectory, verb: str, args: Mapping[str, Any], who: st
     return request.id
 
 
-def read_requests(run: RunDirectory) -> Requests:
-    """Everything that waits for an answer. Files that are still being written have another name."""
+def read_requests(run: RunDirectory) -> list[Request]:
+    """Everything that waits for an answer, oldest first; files that are no requests are passed over."""
     asked: list[Request] = []
-    unusable: list[tuple[Path, str]] = []
     try:
         names = sorted(path.name for path in run.requests.iterdir())
     except FileNotFoundError:
         names = []
     for name in names:
-        path = run.requests / name
-        if not (match := _NAME.fullmatch(name)):
-            if not name.startswith("."):
-                unusable.append((path, "not the name of a request"))
-            continue
-        try:
-            asked.append(_read(path, match[1]))
-        except FileNotFoundError:
-            continue  # answered in the meantime
-        except (IntegrityError, OSError) as error:
-            unusable.append((path, str(error)))
-    return Requests(tuple(asked), tuple(unusable))
+        # one that was answered in the meantime is gone, one that is still being written has another name
+        with contextlib.suppress(IntegrityError, OSError):
+            if match := _NAME.fullmatch(name):
+                asked.append(_read(run.requests / name, match[1]))
+    return asked
 
 
 def remove_request(run: RunDirectory, request_id: str) -> None:

@@ -43,7 +43,6 @@ class Plan(Struct, frozen=True):
     keep: tuple[Reasoned, ...]
     drop: tuple[Reasoned, ...]
     refused: str | None = None  # why nothing is dropped although the policy might ask for it
-    over_bytes: int = 0  # by how much what must stay exceeds max_bytes
 
 
 def plan(
@@ -82,9 +81,7 @@ def plan(
             keep.append(Reasoned(str(gen.name), wanted[gen.name]))
         else:
             drop.append(Reasoned(str(gen.name), _why_not_wanted(gen, policy)))
-    total = sum(gen.bytes for gen in kept if gen.name not in too_much)
-    over = 0 if policy.max_bytes is None else max(0, total - policy.max_bytes)
-    return Plan(tuple(keep), tuple(drop), None, over)
+    return Plan(tuple(keep), tuple(drop))
 
 
 def _refusal(newest_first: Sequence[Gen], verified: Sequence[Gen], complete_view: bool) -> str | None:

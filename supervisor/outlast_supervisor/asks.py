@@ -99,7 +99,7 @@ class Asks:
 
     def take(self, found: Any) -> None:
         """What lay in the requests folder at the latest look."""
-        for request in found.asked:
+        for request in found:
             if request.id not in self._seen:
                 self._seen.add(request.id)
                 if request.id in self._answered:  # and not taken away before the power went, say

@@ -113,7 +113,7 @@ def hold(stage: Stage, run: RunDirectory, acknowledged: Sequence[str]) -> None:
     assert journal.records[0].data == {"number": 0}
     recorded = {(r.life, r.data.get("number")) for r in journal.records if r.event == "test"}
     status, single = _number(run.read_status()), _single(run)
-    asked = {request.id for request in read_requests(run).asked}
+    asked = {request.id for request in read_requests(run)}
     answered = {r.data["id"] for r in journal.records if r.event == events.ANSWERED}
     for what, *words in said:
         there = {

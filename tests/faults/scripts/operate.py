@@ -186,7 +186,7 @@ def request(run: RunDirectory, run_id: str) -> None:
     desk = desk_of(run, run_id)
     marks.begin()
     done("asked", write_request(run, "save", {}, "me"))
-    for asked in read_requests(run).asked:
+    for asked in read_requests(run):
         answer(desk, asked.id, True, "done")
         done("answered", asked.id)
     marks.end()

@@ -30,7 +30,7 @@ def supervised(run: RunDirectory) -> Iterator[Callable[[bool, str], None]]:
 
     def serve() -> None:
         while not end.wait(0.01):
-            for request in read_requests(run).asked if answer else ():
+            for request in read_requests(run) if answer else ():
                 data = {
                     "id": request.id,
                     "ok": answer[0][0],
@@ -97,7 +97,7 @@ def test_an_unanswered_request_stands(
     """2 after the time given, and the supervisor will still find it."""
     assert invoke(["save", "--wait", "0.05"]) == 2
     assert "the request stands" in capsys.readouterr().err
-    assert [request.verb for request in read_requests(run).asked] == ["save"]
+    assert [request.verb for request in read_requests(run)] == ["save"]
 
 
 @pytest.mark.parametrize("verb", ["save", "restart", "reload"])
@@ -108,7 +108,7 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
     status_of(run, as_of=0.0, host="another")
     assert invoke([verb]) == 1
     assert 'start it with "outlast run"' in capsys.readouterr().err
-    assert not read_requests(run).asked
+    assert not read_requests(run)
 
 
 def test_a_supervisor_on_another_host_is_asked_while_its_snapshot_is_fresh(run: RunDirectory) -> None:
