@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.harness import Run
+from tests.jobs.generations import SHARD, rewrite_index
 
 from outlast_jobs import events as journal
-from outlast_jobs.generation import INDEX, INDEX_DIGEST, META, GenerationName, decode_index, digest_line
+from outlast_jobs.generation import INDEX, INDEX_DIGEST, META, GenerationName, decode_index
 from outlast_jobs.journal import JournalWriter
 from outlast_jobs.verify import stats_of
 
-SHARD = "model.shard-000.pt"
 MEMBERS = (META, SHARD, INDEX, INDEX_DIGEST)
 
 Damage = Callable[[Path], None]
@@ -151,13 +151,6 @@ def runs_code(mark: Path) -> Damage:
         rewrite_index(path, files=files)
 
     return damage
-
-
-def rewrite_index(path: Path, **changes: object) -> None:
-    """A hostile index with a digest that fits."""
-    data = json.dumps(json.loads((path / INDEX).read_bytes()) | changes).encode()
-    (path / INDEX).write_bytes(data)
-    (path / INDEX_DIGEST).write_bytes(digest_line(data))
 
 
 def content(path: Path) -> dict[str, bytes | str]:

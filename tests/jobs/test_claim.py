@@ -6,37 +6,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
+from tests.jobs.generations import index, seal, verdict
 
 from outlast_jobs import durable
 from outlast_jobs.claim import claim
 from outlast_jobs.errors import Fenced
 from outlast_jobs.generation import (
     GenerationName,
-    Index,
 )
 from outlast_jobs.sealer import Sealer
-from outlast_jobs.verify import Verdict, look
-
-RUN = "0123456789abcdef0123456789abcdef"
-FILES = {"meta.pt": b"m" * 1000, "model.shard-000.pt": bytes(range(256)) * 40}
-
-
-def index(step: int, attempt: int, **fields: object) -> Index:
-    return msgspec.structs.replace(Index(run_id=RUN, attempt=attempt, step=step, healthy=True), **fields)
-
-
-def save(checkpoints: Path, step: int, attempt: int, progress: Callable[[int], None] | None = None) -> Path:
-    sealer = Sealer(checkpoints, attempt, GenerationName(step, attempt), progress=progress)
-    sealer.begin()
-    for member, content in FILES.items():
-        sealer.add(member, content)
-    return sealer.seal(index(step, attempt))
-
-
-def verdict(path: Path) -> Verdict:
-    return look(path, RUN, full=True).verdict
+from outlast_jobs.verify import Verdict
 
 
 @pytest.mark.parametrize("stage", ["begin", "add", "index", "seal"])
@@ -44,7 +24,7 @@ def verdict(path: Path) -> Verdict:
 def test_a_stale_writer_is_fenced_at_every_stage(tmp_path: Path, stage: str, claimed: int) -> None:
     """Once a newer attempt has claimed, an older one can begin, write and seal nothing, and is told so."""
     claim(tmp_path, 7)
-    old = save(tmp_path, 100, 7)
+    old = seal(tmp_path, index(100, 7))
     sealer = Sealer(tmp_path, 7, GenerationName(500, 7))
     if stage != "begin":
         sealer.begin()

@@ -3,55 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import stat
 from pathlib import Path
 
 import pytest
+from tests.jobs.generations import ALL, FILES, RUN, SHARD, checked, flip, rewrite_index, save
 
 from outlast_jobs import durable
-from outlast_jobs.claim import claim
-from outlast_jobs.generation import INDEX, INDEX_DIGEST, GenerationName, Index, digest_line
-from outlast_jobs.sealer import Sealer
+from outlast_jobs.generation import INDEX, INDEX_DIGEST, digest_line
 from outlast_jobs.verify import (
-    Finding,
     Verdict,
     look,
     scan,
     stats_of,
 )
-
-RUN = "0123456789abcdef0123456789abcdef"
-SHARD = "model.shard-000.pt"
-FILES = {"meta.pt": b"m" * 1000, SHARD: bytes(range(256)) * 40}
-ALL = [*FILES, INDEX, INDEX_DIGEST]
-
-
-def save(checkpoints: Path, step: int, attempt: int = 1, run: str = RUN, healthy: bool = True) -> Path:
-    if not (checkpoints / f".writing-{attempt:04d}").exists():
-        claim(checkpoints, attempt)
-    sealer = Sealer(checkpoints, attempt, GenerationName(step, attempt))
-    sealer.begin()
-    for member, content in FILES.items():
-        sealer.add(member, content)
-    return sealer.seal(Index(run_id=run, attempt=attempt, step=step, healthy=healthy))
-
-
-def rewrite_index(path: Path, **changes: object) -> None:
-    """A hostile index with a digest that fits."""
-    data = json.dumps(json.loads((path / INDEX).read_bytes()) | changes).encode()
-    (path / INDEX).write_bytes(data)
-    (path / INDEX_DIGEST).write_bytes(digest_line(data))
-
-
-def checked(path: Path, full: bool = True, **options: object) -> Finding:
-    return look(path, RUN, full=full, **options)  # type: ignore[arg-type]
-
-
-def flip(content: bytes, at: int) -> bytes:
-    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
 def test_a_good_one_is_verified(tmp_path: Path) -> None:

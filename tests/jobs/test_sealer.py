@@ -9,11 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
+from tests.jobs.generations import FILES, RUN, index, seal, verdict
 
 from outlast_jobs import durable
 from outlast_jobs.claim import claim
@@ -22,37 +21,17 @@ from outlast_jobs.generation import (
     INDEX,
     INDEX_DIGEST,
     GenerationName,
-    Index,
     writing_folder,
 )
 from outlast_jobs.sealer import Sealer
-from outlast_jobs.verify import Verdict, look, scan
-
-RUN = "0123456789abcdef0123456789abcdef"
-FILES = {"meta.pt": b"m" * 1000, "model.shard-000.pt": bytes(range(256)) * 40}
-
-
-def index(step: int, attempt: int, **fields: object) -> Index:
-    return msgspec.structs.replace(Index(run_id=RUN, attempt=attempt, step=step, healthy=True), **fields)
-
-
-def save(checkpoints: Path, step: int, attempt: int, progress: Callable[[int], None] | None = None) -> Path:
-    sealer = Sealer(checkpoints, attempt, GenerationName(step, attempt), progress=progress)
-    sealer.begin()
-    for member, content in FILES.items():
-        sealer.add(member, content)
-    return sealer.seal(index(step, attempt))
-
-
-def verdict(path: Path) -> Verdict:
-    return look(path, RUN, full=True).verdict
+from outlast_jobs.verify import Verdict, scan
 
 
 def test_a_sealed_generation_verifies(tmp_path: Path) -> None:
     """After a seal the folder holds the files, the index and its digest, and sha256sum agrees with us."""
     claim(tmp_path, 7)
     told: list[int] = []
-    path = save(tmp_path, 500, 7, told.append)
+    path = seal(tmp_path, index(500, 7), told.append)
     assert path == tmp_path / "step-000000500.a0007"
     assert sorted(os.listdir(path)) == sorted([*FILES, INDEX, INDEX_DIGEST])
     assert verdict(path) is Verdict.VERIFIED
@@ -168,7 +147,7 @@ for number in range(2, 200):
 def test_a_kill_at_any_call_leaves_only_whole_generations(tmp_path: Path) -> None:
     """Killed before each system call of a claim and save in turn, every published name verifies."""
     claim(tmp_path, 1)
-    save(tmp_path, 500, 1)
+    seal(tmp_path, index(500, 1))
     done = subprocess.run(
         [sys.executable, "-c", KILL_SCRIPT, str(tmp_path), RUN], check=True, capture_output=True, text=True
     )
@@ -186,7 +165,7 @@ def test_a_kill_at_any_call_leaves_only_whole_generations(tmp_path: Path) -> Non
 def test_a_kill_at_any_byte_leaves_only_whole_generations(tmp_path: Path) -> None:
     """Killed after any number of bytes of a save, nothing has the new name and the old one verifies."""
     claim(tmp_path, 1)
-    old = save(tmp_path, 100, 1)
+    old = seal(tmp_path, index(100, 1))
     total = sum(map(len, FILES.values()))
     for attempt, offset in enumerate(range(0, total, total // 10), start=2):
         child = os.fork()
@@ -199,14 +178,14 @@ def test_a_kill_at_any_byte_leaves_only_whole_generations(tmp_path: Path) -> Non
             try:
                 durable._PIECE = 100
                 claim(tmp_path, attempt)
-                save(tmp_path, 200, attempt, die)
+                seal(tmp_path, index(200, attempt), die)
             finally:
                 os._exit(1)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
         assert scan(tmp_path) == [old]
     assert verdict(old) is Verdict.VERIFIED
     claim(tmp_path, 99)
-    assert verdict(save(tmp_path, 200, 99)) is Verdict.VERIFIED
+    assert verdict(seal(tmp_path, index(200, 99))) is Verdict.VERIFIED
 
 
 def test_a_sealed_generation_is_never_overwritten(tmp_path: Path) -> None:
@@ -216,7 +195,7 @@ def test_a_sealed_generation_is_never_overwritten(tmp_path: Path) -> None:
     late.begin()
     late.add("other.pt", b"other")
     away = late.folder.rename(tmp_path / "away")
-    path = save(tmp_path, 5, 7)
+    path = seal(tmp_path, index(5, 7))
     away.rename(late.folder)
     with pytest.raises(AlreadySealed, match=r"step-000000005\.a0007' is sealed already"):
         early.begin()
@@ -239,7 +218,7 @@ def test_a_rename_that_was_done_but_reported_failed_is_a_seal(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(durable, "rename_to_free_name", repeated)
-    assert verdict(save(tmp_path, 5, 7)) is Verdict.VERIFIED
+    assert verdict(seal(tmp_path, index(5, 7))) is Verdict.VERIFIED
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
@@ -263,7 +242,7 @@ def test_a_rename_that_failed_is_the_systems_error(
     sealer.abort()
     sealer.abort()
     assert os.listdir(tmp_path / ".writing-0007") == []
-    assert verdict(save(tmp_path, 5, 7)) is Verdict.VERIFIED
+    assert verdict(seal(tmp_path, index(5, 7))) is Verdict.VERIFIED
 
 
 def test_a_failed_fsync_of_the_parent_is_not_tried_again(
@@ -282,7 +261,7 @@ def test_a_failed_fsync_of_the_parent_is_not_tried_again(
 
     monkeypatch.setattr(durable, "fsync_dir", fail)
     with pytest.raises(OSError, match="Input/output"):
-        save(tmp_path, 5, 7)
+        seal(tmp_path, index(5, 7))
     assert calls.count(tmp_path) == 1
 
 
@@ -294,7 +273,7 @@ def test_a_save_that_failed_before_does_not_block_the_next(tmp_path: Path) -> No
     left = Sealer(tmp_path, 7, GenerationName(5, 7)).begin()
     (left / "old.pt").write_bytes(b"old")
     (left / "link").symlink_to(tmp_path / "outside")
-    path = save(tmp_path, 5, 7)
+    path = seal(tmp_path, index(5, 7))
     assert sorted(os.listdir(path)) == sorted([*FILES, INDEX, INDEX_DIGEST])
     assert (tmp_path / "outside" / "f").exists()
 
