@@ -19,13 +19,6 @@ from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.look import Verdict, look
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    found = Zygote()
-    yield found
-    found.close()
-
-
 @pytest.fixture
 def make(tmp_path: Path, zygote: Zygote) -> Iterator[Callable[[str], Listener]]:
     made: list[Listener] = []

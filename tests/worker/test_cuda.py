@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,6 @@ from outlast_worker.restoring import digest_generation
 SCRIPT = Path(__file__).parent / "scripts" / "on_device.py"
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that CUDA sees")
 WIDE = {"WIDTH": "1024"}  # 64 MB of parameters, three times that with their moments
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    found = Zygote()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def run(tmp_path: Path, zygote: Zygote) -> Iterator[Listener]:
-    listener = Listener(tmp_path / "run", zygote)
-    (listener.folder / "train.py").write_text(SCRIPT.read_text())
-    yield listener
-    listener.close()
 
 
 def _through(run: Listener, device: str, code: int = 0, **env: str) -> list[str]:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from tests.listening import Listener, Zygote
+from tests.listening import Listener
 from tests.worker.test_meanwhile import EVERY, SCRIPT
 from tests.worker.test_meanwhile import _check as check
 
 ENDED = "from now on a save copies the whole state"
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    found = Zygote()
-    yield found
-    found.close()
 
 
 @pytest.fixture(params=["pinned", "carried"])
@@ -26,12 +16,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def run(tmp_path: Path, zygote: Zygote) -> Iterator[Listener]:
-    listener = Listener(tmp_path / "run", zygote)
-    for name, script in (("train.py", SCRIPT), ("streams.py", SCRIPT.with_name("streams.py"))):
-        (listener.folder / name).write_text(script.read_text())
-    yield listener
-    listener.close()
+def run(run: Listener) -> Listener:
+    (run.folder / "streams.py").write_text(SCRIPT.with_name("streams.py").read_text())
+    return run
 
 
 def _through(run: Listener, kind: str, code: int = 0, **env: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.listening import Listener, Zygote
+from tests.listening import Listener
 from tests.waiting import wait_until
 from tests.worker.copies import state_of
 
@@ -27,21 +27,6 @@ from outlast_worker.yielding import beside
 SCRIPT = Path(__file__).parent / "scripts" / "changing.py"
 EVERY = 4
 FROZEN = "parameters that are not trained are changed between a boundary and the next update"
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    found = Zygote()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def run(tmp_path: Path, zygote: Zygote) -> Iterator[Listener]:
-    listener = Listener(tmp_path / "run", zygote)
-    (listener.folder / "train.py").write_text(SCRIPT.read_text())
-    yield listener
-    listener.close()
 
 
 def _through(run: Listener, code: int = 0, **env: str) -> str:

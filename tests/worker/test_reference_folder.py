@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,13 @@ from tests.worker.reference_net import Small
 
 from outlast_jobs.errors import Corrupt
 from outlast_jobs.look import Verdict
-from outlast_worker import CheckpointFolder, Keep, TrainState, capture_rng_state, folder, restore_rng_state
+from outlast_worker import CheckpointFolder, Keep, TrainState, folder
 from outlast_worker.parts import PartError
 from outlast_worker.sharding import Strategy
 
 KINDS: list[Strategy | None] = [None, "round_robin"]
 
-
-@pytest.fixture(autouse=True)
-def _own_streams() -> Iterator[None]:
-    before = capture_rng_state()
-    yield
-    restore_rng_state(before)
+pytestmark = pytest.mark.usefixtures("own_streams")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ from torch import nn
 from outlast_jobs.errors import Corrupt
 from outlast_worker import (
     atomic_save,
-    capture_rng_state,
     load_checkpoint,
     migrate_v1_to_v2,
-    restore_rng_state,
 )
 from outlast_worker.migrate import V1, V2
 from outlast_worker.sameness import AnotherIdentity
@@ -27,12 +24,7 @@ from outlast_worker.single import read_checkpoint
 
 DATA = Path(__file__).parent / "data"
 
-
-@pytest.fixture(autouse=True)
-def _own_streams() -> Iterator[None]:
-    before = capture_rng_state()
-    yield
-    restore_rng_state(before)
+pytestmark = pytest.mark.usefixtures("own_streams")
 
 
 def _kept() -> tuple[nn.Module, torch.optim.Optimizer, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from outlast_worker import (
     TrainState,
     capture_rng_state,
     load_sharded_checkpoint,
-    restore_rng_state,
     save_sharded_checkpoint,
 )
 from outlast_worker.digest import first_difference
@@ -32,12 +31,7 @@ from outlast_worker.sameness import AnotherIdentity
 from outlast_worker.saving import IndexFields, save_generation
 from outlast_worker.sharding import Strategy
 
-
-@pytest.fixture(autouse=True)
-def _own_streams() -> Iterator[None]:
-    before = capture_rng_state()
-    yield
-    restore_rng_state(before)
+pytestmark = pytest.mark.usefixtures("own_streams")
 
 
 @pytest.fixture

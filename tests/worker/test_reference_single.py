@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,7 @@ from outlast_worker.typewalk import NotLoadable
 
 DATA = Path(__file__).parent / "data"
 
-
-@pytest.fixture(autouse=True)
-def _own_streams() -> Iterator[None]:
-    before = capture_rng_state()
-    yield
-    restore_rng_state(before)
+pytestmark = pytest.mark.usefixtures("own_streams")
 
 
 @pytest.fixture

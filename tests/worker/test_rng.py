@@ -27,11 +27,7 @@ def draws() -> list[object]:
     ]
 
 
-@pytest.fixture(autouse=True)
-def _own_streams() -> object:
-    before = capture_rng_state()
-    yield
-    restore_rng_state(before)
+pytestmark = pytest.mark.usefixtures("own_streams")
 
 
 def test_all_streams_go_on_as_they_would_have() -> None:
