@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.jobs.leases import elsewhere, make_old, snapshot
 
 from outlast_jobs import lease as lease_module
 from outlast_jobs import locks
@@ -29,29 +30,12 @@ def run(tmp_path: Path) -> RunDirectory:
     return made
 
 
-def _snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path): (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
-
-
-def _elsewhere(holder: Holder) -> Holder:
-    """The same, as another host would have written it."""
-    boot = "11111111-2222-3333-4444-555555555555"
-    return msgspec.structs.replace(holder, host="elsewhere", process=f"4242:17:{boot}")
-
-
-def _age(folder: Path, seconds: float) -> None:
-    then = time.time() - seconds
-    for path in folder.glob("lease-*"):
-        os.utime(path, (then, then))
-
-
 def test_a_lease_stays_with_a_living_holder_however_silent(tmp_path: Path) -> None:
     """A holder that is seen to live on this host is not robbed, though its heartbeat is an hour old."""
     held = Lease.acquire(tmp_path, Holder.current())
     assert isinstance(held, Lease)
-    _age(tmp_path, 3600)
-    busy = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    make_old(tmp_path, 3600)
+    busy = Lease.acquire(tmp_path, elsewhere(Holder.current()))
     assert isinstance(busy, LeaseBusy)
     assert busy.free_in is None
     held.release()
@@ -60,30 +44,30 @@ def test_a_lease_stays_with_a_living_holder_however_silent(tmp_path: Path) -> No
 @pytest.mark.parametrize(("age", "free"), [(0, False), (STALE - 5, False), (STALE + 5, True), (-3600, False)])
 def test_a_silent_host_is_dead_after_a_minute(tmp_path: Path, age: float, free: bool) -> None:
     """The age of the last heartbeat decides, by the file system's own clock where the two differ."""
-    held = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    held = Lease.acquire(tmp_path, elsewhere(Holder.current()))
     assert isinstance(held, Lease)
-    _age(tmp_path, age)
-    before = _snapshot(tmp_path)
+    make_old(tmp_path, age)
+    before = snapshot(tmp_path)
     taken = Lease.acquire(tmp_path, Holder.current())
     assert isinstance(taken, Lease) is free
     if free:
         assert held.renew() is False
     else:
-        assert _snapshot(tmp_path) == before
+        assert snapshot(tmp_path) == before
 
 
 def test_another_clock_than_the_file_servers_frees_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host whose clock is an hour ahead or behind neither robs a fresh lease nor waits for a stale one."""
-    held = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    held = Lease.acquire(tmp_path, elsewhere(Holder.current()))
     assert isinstance(held, Lease)
     real = time.time
     for skew in (3600.0, -3600.0):
         monkeypatch.setattr(lease_module.time, "time", lambda skew=skew: real() + skew)
         assert isinstance(Lease.acquire(tmp_path, Holder.current()), LeaseBusy)
     monkeypatch.undo()
-    _age(tmp_path, STALE + 1)
+    make_old(tmp_path, STALE + 1)
     monkeypatch.setattr(lease_module.time, "time", lambda: real() - 3600.0)
     assert isinstance(Lease.acquire(tmp_path, Holder.current()), Lease)
 
@@ -108,7 +92,7 @@ def test_renewal_is_a_heartbeat_and_changes_no_content(tmp_path: Path) -> None:
     held = Lease.acquire(tmp_path, Holder.current())
     assert isinstance(held, Lease)
     content = (tmp_path / "lease-000001").read_bytes()
-    _age(tmp_path, 20)
+    make_old(tmp_path, 20)
     assert held.renew()
     assert (tmp_path / "lease-000001").read_bytes() == content
     seen = read_lease(tmp_path)
@@ -124,12 +108,12 @@ def test_who_wakes_after_a_long_silence_races_for_it_anew(
     """A holder that slept takes the next number like everybody: it keeps the lease or learns of its loss."""
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     monkeypatch.setattr(lease_module, "_now", lambda: now)
-    held = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    held = Lease.acquire(tmp_path, elsewhere(Holder.current()))
     assert isinstance(held, Lease)
     monkeypatch.setattr(lease_module, "_now", lambda: now + 45)
     assert held.renew()
     assert os.listdir(tmp_path) == ["lease-000002"]
-    _age(tmp_path, STALE + 1)
+    make_old(tmp_path, STALE + 1)
     assert isinstance(Lease.acquire(tmp_path, Holder.current()), Lease)
     monkeypatch.setattr(lease_module, "_now", lambda: now + 120)
     assert held.renew() is False
@@ -139,15 +123,15 @@ def test_who_wakes_after_a_long_silence_races_for_it_anew(
 
 def test_a_racer_from_long_ago_yields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that saw no lease, and makes its number after others came and went, does not win."""
-    first = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    first = Lease.acquire(tmp_path, elsewhere(Holder.current()))
     assert isinstance(first, Lease)
-    _age(tmp_path, STALE + 1)
+    make_old(tmp_path, STALE + 1)
     second = Lease.acquire(tmp_path, Holder.current())
     assert isinstance(second, Lease)
     real = lease_module._look
     looks: list[None] = [None]
     monkeypatch.setattr(lease_module, "_look", lambda folder: looks.pop() if looks else real(folder))
-    assert isinstance(Lease.acquire(tmp_path, _elsewhere(Holder.current())), LeaseBusy)
+    assert isinstance(Lease.acquire(tmp_path, elsewhere(Holder.current())), LeaseBusy)
     assert os.listdir(tmp_path) == ["lease-000002"]
     assert second.renew()
 
@@ -165,7 +149,7 @@ def test_a_file_system_without_links_has_leases_too(tmp_path: Path, monkeypatch:
     held.release()
     (tmp_path / "lease-000002").write_bytes(b'{"sche')
     assert isinstance(Lease.acquire(tmp_path, Holder.current()), LeaseBusy)
-    _age(tmp_path, STALE + 1)
+    make_old(tmp_path, STALE + 1)
     assert isinstance(Lease.acquire(tmp_path, Holder.current()), Lease)
     assert os.listdir(tmp_path) == ["lease-000003"]
 
@@ -190,11 +174,11 @@ def test_a_heartbeat_that_stands_still_is_stale_wherever_it_lies(
     """After a server's clock was set back a year a dead host's run is free once it was watched for a minute."""
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     monkeypatch.setattr(lease_module, "_now", lambda: now)
-    held = Lease.acquire(tmp_path, _elsewhere(Holder.current()))
+    held = Lease.acquire(tmp_path, elsewhere(Holder.current()))
     assert isinstance(held, Lease)
     held.close()
     year = 365 * 86_400.0
-    _age(tmp_path, -year)
+    make_old(tmp_path, -year)
     first = Lease.acquire(tmp_path, Holder.current())
     assert isinstance(first, LeaseBusy)
     monkeypatch.setattr(lease_module, "_now", lambda: now + STALE - 1)
@@ -202,7 +186,7 @@ def test_a_heartbeat_that_stands_still_is_stale_wherever_it_lies(
     assert isinstance(early, LeaseBusy)
     monkeypatch.setattr(lease_module, "_now", lambda: now + STALE)
     assert isinstance(Lease.acquire(tmp_path, Holder.current()), LeaseBusy), "nobody has watched it"
-    _age(tmp_path, -year + 10)
+    make_old(tmp_path, -year + 10)
     beaten = Lease.acquire(tmp_path, Holder.current(), early)
     assert isinstance(beaten, LeaseBusy), "it was heard meanwhile"
     monkeypatch.setattr(lease_module, "_now", lambda: now + 2 * STALE)
@@ -214,9 +198,9 @@ def test_who_waited_out_a_lease_from_the_future_has_the_run(
 ) -> None:
     """A dead host's heartbeat that lies a day ahead keeps a start waiting for a minute, and not for the day."""
     monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
-    other = Lease.acquire(run.path, _elsewhere(Holder.current()))
+    other = Lease.acquire(run.path, elsewhere(Holder.current()))
     assert isinstance(other, Lease)
-    _age(run.path, -86_400.0)
+    make_old(run.path, -86_400.0)
     lock = RunLock(run)
     busy = lock.acquire()
     assert isinstance(busy, Busy)

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
+from tests.jobs.leases import elsewhere, make_old, snapshot
 
 from outlast_jobs.lease import STALE, Holder, Lease
 from outlast_jobs.locks import Busy, Held, RunLock, hold_shared, is_busy, lease_heard, read_holder
@@ -110,23 +110,6 @@ def run(tmp_path: Path) -> RunDirectory:
     return made
 
 
-def _snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path): (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
-
-
-def _elsewhere(holder: Holder) -> Holder:
-    """The same, as another host would have written it."""
-    boot = "11111111-2222-3333-4444-555555555555"
-    return msgspec.structs.replace(holder, host="elsewhere", process=f"4242:17:{boot}")
-
-
-def _age(folder: Path, seconds: float) -> None:
-    then = time.time() - seconds
-    for path in folder.glob("lease-*"):
-        os.utime(path, (then, then))
-
-
 def _refuse_flock(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOLCK) -> None:
     def refused(_fd: int, _how: int) -> None:
         raise OSError(code, os.strerror(code))
@@ -163,11 +146,11 @@ def test_a_stale_lease_is_taken_over_by_one(tmp_path: Path) -> None:
         for turn in range(30):
             folder = tmp_path / f"run-{turn}"
             folder.mkdir()
-            silent = _elsewhere(Holder.current())
+            silent = elsewhere(Holder.current())
             taken = Lease.acquire(folder, silent)
             assert isinstance(taken, Lease)
             taken.close()
-            _age(folder, STALE + 1)
+            make_old(folder, STALE + 1)
             words = race(found, folder)
             assert sorted(word.split()[0] for word in words) == ["busy", "busy", "busy", "held"]
             assert [path.name for path in folder.glob("lease-*")] == ["lease-000002"]
@@ -188,10 +171,10 @@ def test_a_loser_changes_no_byte_and_says_who_has_it(run: RunDirectory) -> None:
     """Busy names the process, the host and the time; nothing in the run directory was written."""
     with racers(1) as (winner,):
         assert race([winner], run.path) == ["held flock"]
-        before = _snapshot(run.path)
+        before = snapshot(run.path)
         busy = RunLock(run).acquire()
         assert isinstance(busy, Busy)
-        assert _snapshot(run.path) == before
+        assert snapshot(run.path) == before
         assert busy.holder is not None
         assert busy.holder.identity.pid == winner.process.pid
         assert busy.holder.alive() is True
@@ -315,7 +298,7 @@ def test_where_locks_are_doubted_both_lines_are_held(
     from outlast_jobs.filesystem import Filesystem
 
     monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
-    other = Lease.acquire(run.path, _elsewhere(Holder.current()))
+    other = Lease.acquire(run.path, elsewhere(Holder.current()))
     assert isinstance(other, Lease)
     lock = RunLock(run)
     busy = lock.acquire()
