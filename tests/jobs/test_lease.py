@@ -93,11 +93,12 @@ def test_renewal_is_a_heartbeat_and_changes_no_content(tmp_path: Path) -> None:
     assert isinstance(held, Lease)
     content = (tmp_path / "lease-000001").read_bytes()
     make_old(tmp_path, 20)
+    before = time.time()
     assert held.renew()
     assert (tmp_path / "lease-000001").read_bytes() == content
     seen = read_lease(tmp_path)
     assert seen is not None
-    assert time.time() - seen[1] < 5
+    assert seen[1] > before - 1  # the kernel stamps files by a coarser clock
     held.release()
     assert read_lease(tmp_path) is None
 
@@ -106,7 +107,7 @@ def test_who_wakes_after_a_long_silence_races_for_it_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A holder that slept takes the next number like everybody: it keeps the lease or learns of its loss."""
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = 1000.0
     monkeypatch.setattr(lease_module, "_now", lambda: now)
     held = Lease.acquire(tmp_path, elsewhere(Holder.current()))
     assert isinstance(held, Lease)
@@ -172,7 +173,7 @@ def test_a_heartbeat_that_stands_still_is_stale_wherever_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a server's clock was set back a year a dead host's run is free once it was watched for a minute."""
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = 1000.0  # a whole number: of others a difference may be less than it was meant to be
     monkeypatch.setattr(lease_module, "_now", lambda: now)
     held = Lease.acquire(tmp_path, elsewhere(Holder.current()))
     assert isinstance(held, Lease)
