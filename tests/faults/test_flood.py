@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,6 @@ NUMBER = scaled(6_000, 100_000)
 SECONDS = scaled(60, 400)
 SCRIPT = (Path(__file__).parent / "scripts" / "talker.py").read_text()
 MOST_GROWTH = 8 << 20  # bytes
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[list[Run]]:
-    """The runs of a test, ended with it."""
-    made: list[Run] = []
-    yield made
-    for run in made:
-        run.close()
 
 
 def start(runs: list[Run], folder: Path, *words: str) -> tuple[Run, Supervisor]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,15 +31,6 @@ JOB = {
     "restart": {"without_progress": 2, "waiting": "0s", "backoff": "1ms..1ms"},
 }
 FOLDERS = ("checkpoints", "requests", "journal", "logs", "metrics")
-
-
-@pytest.fixture
-def runs() -> Iterator[list[Run]]:
-    """The runs of a test, ended with it."""
-    made: list[Run] = []
-    yield made
-    for run in made:
-        run.close()
 
 
 def contents(folder: Path) -> dict[str, bytes]:

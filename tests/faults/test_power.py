@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.disk import Disk, own_mounts
+from tests.faults.disk import Disk
 from tests.faults.saving import Cut, Saving, undisturbed
 from tests.faults.scale import chance, scaled, told
 from tests.realparts import needs
 
 pytestmark = needs("loopback disks", "namespaces")
 
-KINDS = ["ext4", "xfs"]
 CUTS = scaled(4, 100)
-
-
-@pytest.fixture(params=KINDS)
-def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
-    with own_mounts():
-        made = Disk(tmp_path, request.param)
-        yield made
-        made.close()
 
 
 @pytest.mark.timeout(1800)

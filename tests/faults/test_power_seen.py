@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.disk import Disk, own_mounts
+from tests.faults.disk import Disk
 from tests.faults.saving import Cut, Saving
 from tests.realparts import needs
 
@@ -21,7 +20,6 @@ from outlast_jobs.sealer import Sealer
 
 pytestmark = needs("loopback disks", "namespaces")
 
-KINDS = ["ext4", "xfs"]
 FILES = {"meta.pt": b"m" * 3000, "model.shard-000.pt": b"s" * 9000}
 
 
@@ -39,14 +37,6 @@ class Syncs:
         self.seen.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
         if len(self.seen) - 1 != self._left_out:
             FSYNC(fd)
-
-
-@pytest.fixture(params=KINDS)
-def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
-    with own_mounts():
-        made = Disk(tmp_path, request.param)
-        yield made
-        made.close()
 
 
 @pytest.fixture

@@ -37,15 +37,6 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
-def runs() -> Iterator[list[Run]]:
-    """The runs of a test, ended with it."""
-    made: list[Run] = []
-    yield made
-    for run in made:
-        run.close()
-
-
 @pytest.mark.timeout(MINUTES * 60 + 2 * FINISH)
 def test_a_run_under_kills_in_bursts_ends_the_same_and_nothing_grows(
     tmp_path: Path, short: Path, runs: list[Run]
