@@ -79,9 +79,8 @@ def test_a_chain_of_kills_and_a_reboot_is_the_undisturbed_run(
     machine: Machine, make_run: MakeRun, reference: Reference
 ) -> None:
     """Worker killed, supervisor killed, power cut: cron carries the job on to the same state by the same steps."""
-    run = make_run(
-        toy("--step-seconds", 0.015, save={"every_steps": 20})
-    )  # slow, so that each kill comes in time
+    # slow, so that each kill comes in time
+    run = make_run(toy("--step-seconds", 0.015, save={"every_steps": 20}))
     install(machine, run, "--every", "1m", watched=False)
     machine.boot(30)
 

@@ -271,9 +271,8 @@ def test_a_job_s_name_cannot_lead_out(tmp_path: Path) -> None:
 def test_a_pickle_with_code_is_data_or_refused(tmp_path: Path) -> None:
     """Bytes that run code where Python's own loader reads them run none here, whatever file they lie in."""
     marker = tmp_path / "it-ran"
-    bad = (
-        b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR."
-    )  # pickle protocol 0, as the pickle module documents it
+    # pickle protocol 0, as the pickle module documents it
+    bad = b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR."
     claim(tmp_path, 1)
     sealer = Sealer(tmp_path, 1, GenerationName(1, 1))
     sealer.begin()

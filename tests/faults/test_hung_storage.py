@@ -85,9 +85,8 @@ def test_a_save_that_hangs_holds_nothing_but_the_training(
     shown = run.cli("status", str(run.directory.path))
     assert shown.code == 0, shown
     assert "running" in shown.out
-    if not call.startswith(
-        "rename"
-    ):  # which has the lock of checkpoints/: who looks into that folder waits too
+    # a rename has the lock of checkpoints/: who looks into that folder waits too
+    if not call.startswith("rename"):
         assert run.cli("reload", str(run.directory.path)).code == 0
     supervisor.send(signal.SIGUSR1)
     supervisor.until(lambda: run.records("relayed"), "the relay of a signal", NO_TIME)

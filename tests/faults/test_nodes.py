@@ -65,9 +65,8 @@ def _cut_again_and_again(run: Run, node: Node, disk: Disk) -> None:
     newest = None
     for number in range(CUTS):
         supervisor = node.boot(run)
-        if (
-            number % 5 == 4
-        ):  # wherever it is by then: it looks for what to resume from, it imports, it restores
+        # wherever it is by then: it looks for what to resume from, it imports, it restores
+        if number % 5 == 4:
             pause(instants.uniform(0.0, _IMPORTING))
         else:
             supervisor.until(lambda before=newest: _sealed(run) != before, "a seal")  # type: ignore[misc]

@@ -76,9 +76,8 @@ def test_a_torn_file_is_seen_wherever_it_was_torn(tmp_path: Path, make: object) 
     for at in {0, 1, 7, 8, len(whole) // 2, len(whole) - 1, *(DICE.randrange(len(whole)) for _ in range(40))}:
         path.write_bytes(whole[:at])
         assert trouble(path, None) is not None, at
-        if suffix != ".safetensors" and at not in range(
-            1, 4
-        ):  # its tensors have no checksum; no zip by its head
+        # its tensors have no checksum; no zip by its head
+        if suffix != ".safetensors" and at not in range(1, 4):
             path.write_bytes(zeros := whole[:at] + bytes(len(whole) - at))
             assert zeros == whole or trouble(path, None) is not None, at
     for _ in range(200):

@@ -65,9 +65,8 @@ def test_a_notice_saves_and_ends_before_the_machine_does(
             service.say(ACTION, {"action": "terminate", "time": iso(8)})
         case "gce":
             end = time.time() + 30
-            run.write_job(
-                {**job(cloud), "stop": {"grace": "58s"}}
-            )  # not measured yet: half a minute is too near
+            # not measured yet: half a minute is too near
+            run.write_job({**job(cloud), "stop": {"grace": "58s"}})
             supervisor.send(signal.SIGHUP)
             service.say(PREEMPTED, "TRUE")
         case "azure":

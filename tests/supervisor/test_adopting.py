@@ -22,9 +22,8 @@ def test_what_can_not_be_read_is_looked_at_again_and_then_passed_over(tmp_path: 
     for folder in (whole, unread):
         folder.mkdir()
     (whole / "state.json").write_text("{}")
-    (unread / "state.json").symlink_to(
-        "state.json"
-    )  # of links that go round the kernel says ELOOP, to root too
+    # of links that go round the kernel says ELOOP, to root too
+    (unread / "state.json").symlink_to("state.json")
     records: list[tuple[str, Any]] = []
     desk = Desk(RunDirectory(tmp_path / "run"), "id", lambda event, data: records.append((event, data)))
 

@@ -58,11 +58,8 @@ def test_what_is_saved_beside_a_loaded_device_is_what_the_device_held(
     mode, host, there, pinned = how[0].split(":")
     assert mode == ("rehearsed" if rehearsals != "0" else "meanwhile")
     if device == "cuda":
-        assert (host, there, pinned) == (
-            "host6",
-            "device18",
-            "pinnedTrue",
-        )  # the counts of steps are on the host
+        # the counts of steps are on the host
+        assert (host, there, pinned) == ("host6", "device18", "pinnedTrue")
     else:
         assert (host, there) == ("host24", "device0")
 

@@ -42,9 +42,8 @@ def _check(run: Listener) -> list[int]:
     for path in run.generations():
         assert look(path, run.run_id, full=True).verdict is Verdict.VERIFIED
         step = int(path.name[5:14])
-        if not path.name.endswith(
-            ".final"
-        ):  # that is of the end of the script, which changed its own values since
+        # the last is of the end of the script, which changed its own values since
+        if not path.name.endswith(".final"):
             assert digest_generation(path) == states[str(step)], step
             steps.append(step)
     return steps
@@ -129,9 +128,8 @@ def test_samples_find_weights_that_change_as_a_whole(run: Listener, mode: str) -
 def test_a_frozen_base_is_copied_while_the_training_goes_on(run: Listener) -> None:
     """Parameters that are not trained are the bulk of some models: nothing is known to change them."""
     line = _through(run, MODE="frozen")
-    assert (
-        line.count("meanwhile:28") == 5
-    )  # the 24 of what is trained, two of the base, and two of its average
+    # the 24 of what is trained, two of the base, and two of its average
+    assert line.count("meanwhile:28") == 5
     assert _check(run) == [4, 8, 12, 16, 20, 24]
 
 

@@ -145,9 +145,8 @@ def cost(state: State, job: Job, past: Past) -> Iterator[Line]:
     else:
         yield ok("kill", f"a kill costs {told}")
     spent = cost_of_a_save(past.paced)
-    if (
-        spent is not None and every < 10 * spent and not job.save.auto
-    ):  # which weighs that against what is lost
+    # an automatic cadence weighs that against what is lost
+    if spent is not None and every < 10 * spent and not job.save.auto:
         yield warning(
             "kill",
             f"each save costs the training {spent:.2g} s, and one comes every {format_duration(round(every, 1))}",

@@ -6,26 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
-_CLOCK = (
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    10800,
-    21600,
-    43200,
-    86400,
-)  # seconds
+# seconds
+_CLOCK = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -77,9 +77,8 @@ def slowly(self: Any) -> None:
     _confirmed(self)
 
 
-DEVICE = os.environ.get(
-    "DEVICE", ""
-)  # all but single numbers lies on a device, which reaches the buffer or not
+# all but single numbers lies on a device, which reaches the buffer or not
+DEVICE = os.environ.get("DEVICE", "")
 device: Any = None
 if DEVICE:
     import streams
