@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -14,8 +15,10 @@ from typing import Any
 
 from outlast_jobs import events as journal
 from outlast_jobs.contract import ExitCode
+from outlast_jobs.ending import Kind
 from outlast_jobs.errors import IntegrityError
-from outlast_jobs.history import History, read_history
+from outlast_jobs.generation import GenerationName
+from outlast_jobs.history import VANISHED, History, read_history
 from outlast_jobs.identity import is_blind
 from outlast_jobs.jobfile import Job
 from outlast_jobs.locks import Busy, Held, RunLock, read_holder
@@ -34,6 +37,7 @@ from .startup import Overtaken, begin_anew, digests_of
 RELEASE_WAIT = 3.0  # seconds
 # what a quiet start is silent about: it is as it should be, or was told when it came to be so
 _KNOWN = (ExitCode.BUSY, ExitCode.DONE, ExitCode.HELD)
+IN_VAIN = 3  # attempts in a row that were ended before they had saved anything: more is no chance
 _OUTWAIT = 1.0  # seconds between two looks at a lock that somebody is waited for
 _MOMENT = 5.0  # seconds for whoever has the lock without a name: a pin, a hold
 
@@ -116,6 +120,8 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
         released = _refuse_held(known, digests, options, other)
         if warning and (other or not options.quiet):
             print(f"outlast: warning: {warning}", file=sys.stderr)
+        if not options.quiet and job.signals.mode == "outlast" and (vain := _in_vain(known)):
+            print(f"outlast: warning: {vain}", file=sys.stderr)
         if released:
             known = known.released()
         created = run.create()
@@ -171,6 +177,21 @@ def _compare(run: RunDirectory, job: Job, known: History, digests: dict[str, str
     former = namesake.former_job(run, job, always=changed)
     other = namesake.namesake(former, job)
     return other, namesake.warning(former if changed else None, job, other)
+
+
+def _in_vain(known: History) -> str:
+    """What is to be said where nothing came of several attempts, since each was ended from outside too early."""
+    saved = max((name.attempt for name in map(GenerationName.parse, known.sealed) if name), default=0)
+    last = itertools.takewhile(
+        lambda attempt: attempt.number > saved and attempt.outcome in (Kind.SAVED, VANISHED),
+        reversed(known.attempts),
+    )
+    if (count := sum(1 for _ in last)) < IN_VAIN:
+        return ""
+    return (
+        f"the last {count} attempts have saved nothing, the newest: {known.attempts[-1].reason}; a start, some steps "
+        "and a save have to fit into the time that each has"
+    )
 
 
 def preflight(job: Job) -> None:

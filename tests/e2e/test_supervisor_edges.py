@@ -119,6 +119,26 @@ def test_a_start_knows_how_long_saves_took_in_those_before(make_run: MakeRun) ->
     assert float(told[1]) < 20, supervisor.output
 
 
+def test_starts_that_bring_nothing_are_told(make_run: MakeRun) -> None:
+    """Who has a time limit shorter than a start and a save is told at the fourth start, and no more after a save."""
+    run = make_run({"command": [PYTHON, "train.py"]}, script=WAITS)
+    told = []
+    for _ in range(4):
+        (run.folder / "up").unlink(missing_ok=True)
+        supervisor = run.start()
+        up(run)
+        supervisor.send(signal.SIGTERM)
+        assert supervisor.wait() == 75
+        told.append("attempts have saved nothing" in supervisor.output)
+    assert told == [False, False, False, True]
+    run.write_job({"command": ["{python}", "{scripts}/sealing.py", "20", "5", "0"]})
+    assert run.start().wait() == 0
+    run.write_job({"command": ["{python}", "{scripts}/sealing.py", "40", "5", "0"]})
+    supervisor = run.start()
+    assert supervisor.wait() == 0
+    assert "saved nothing" not in supervisor.output
+
+
 def test_a_reload_does_not_send_the_running_worker_another_ones_signals(make_run: MakeRun) -> None:
     """After signals were changed in the job file the running worker is stopped with the one it knows."""
     script = WAITS.replace(
