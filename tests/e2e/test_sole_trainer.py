@@ -106,6 +106,20 @@ def test_a_training_that_failed_may_be_tried_again_in_the_same_process(make_run:
     assert "unprotected" not in start.output
 
 
+def test_a_stop_between_two_tries_is_heard(make_run: MakeRun) -> None:
+    """A script that has caught what its training failed of has its own handlers back: the stop ends it at once."""
+    script = AGAIN + "        time.sleep(600)\n"
+    job = {"command": ["{python}", "train.py"], "save": {"every_steps": 5}, "stop": {"grace": "600s"}}
+    run = make_run(job, script=script)
+    start = run.start()
+    start.until(
+        lambda: run.directory.attempt_log(1).exists() and "tries" in run.log(1), "the end of the first try"
+    )
+    start.process.terminate()
+    assert start.wait() == ExitCode.SAVED, run.report()
+    assert run.verified()[0].index.step == 15
+
+
 RANKS = """
 import os, random, sys
 import torch.distributed

@@ -324,6 +324,8 @@ class Session:
     def left(self) -> None:
         """The script left the training by an exception: it may catch that, and try again with another Checkpointer."""
         self.before_leaving()
+        if self.over is None:  # else signals are ignored, as they are at an end
+            self.signals.uninstall()
         self._sole = False
         sole.leave(writing_folder(self.context.checkpoints, self.context.attempt))
 
