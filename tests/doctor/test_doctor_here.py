@@ -283,6 +283,10 @@ def test_the_state_of_the_run(make_run: MakeRun) -> None:
         (path / "index.json.sha256").unlink()
     run.write_job({"command": command, "save": {"every_steps": 3}})
     assert any("none can be used" in line for line in doctor(run.job_file).failures())
+    assert run.start().wait() == 65, run.report()
+    assert any("found bad and set aside" in line for line in doctor(run.job_file).failures())
+    verified = run.cli("verify", str(run.directory.path))
+    assert (verified.code, ".corrupt-1" in verified.err) == (1, True), verified
 
 
 def test_a_script_that_saves_by_itself(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def drift(index: Index, now: Descriptions, *, own: bool) -> list[str]:
     found = list(compare(index.fingerprint, now.fingerprint))
     if own:
         found += _changes("code", index.code, now.code)
-        found += _changes("job", index.config, now.config)
+        if _changes("job", index.config, now.config):
+            found.append("job: another command or environment")  # their digest says no more
     data = {key: value for key, value in index.data.items() if key not in _TOLD_BY_DATA}
     return found + _changes("data", data, now.data)
 

@@ -17,7 +17,7 @@ from outlast_jobs.generation import INDEX, GenerationName
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.sidecar import CHECKPOINT, look_file, scan_files
 from outlast_jobs.units import format_size
-from outlast_jobs.verify import Finding, Verdict, look, quarantine, scan
+from outlast_jobs.verify import Finding, Verdict, look, quarantine, scan, set_aside
 from outlast_supervisor.commands.shared import (
     CHECK_CODES,
     Failed,
@@ -56,8 +56,10 @@ def verify(dirs: tuple[str, ...], aside: bool, quick: bool, quiet: bool, as_json
     at hand.
     """
     findings: list[Finding] = []
+    before: list[str] = []
     for folder in _folders(dirs):
         found = []
+        before += [path.name for path in set_aside(folder.run.checkpoints)] if folder.run else []
         for finding in _look(folder, full=not quick):
             found.append(finding)
             if not as_json and not (quiet and finding.verdict is Verdict.VERIFIED):
@@ -69,7 +71,8 @@ def verify(dirs: tuple[str, ...], aside: bool, quick: bool, quiet: bool, as_json
     if as_json:
         print_json([_plain(finding) for finding in findings])
     elif not findings:
-        print("outlast: no generation found", file=sys.stderr)
+        told = f"; set aside before: {', '.join(before)}" if before else ""
+        print(f"outlast: no generation found{told}", file=sys.stderr)
     return _answer(findings)
 
 

@@ -15,7 +15,7 @@ from outlast_jobs.jobfile_model import Adopt
 from outlast_jobs.pacing import automatic, cost_of_a_save
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.units import format_duration
-from outlast_jobs.verify import Verdict, look, scan
+from outlast_jobs.verify import Verdict, look, scan, set_aside
 
 from .. import living, views
 from ..progress import number
@@ -36,6 +36,7 @@ class State(Struct, frozen=True):
     supervised: bool
     holder: str  # in words, where it is supervised
     generations: tuple[str, ...] = ()  # verdicts of the newest, by names and lengths alone
+    aside: int = 0  # generations that were found bad before
     trouble: str = ""  # why the run could not be read
     unmounted: str = ""  # why it cannot be looked for yet
 
@@ -51,7 +52,8 @@ def read(run: RunDirectory, job: Job, known: History) -> State:
     run_id = run.read_run().run_id if paths else None
     found = tuple(str(look(path, run_id, full=False).verdict) for path in paths)
     supervised, unmounted = living.is_supervised(run, status), without_its_disk(run)
-    return State(known, digests_of(job), status, supervised, who, found, unmounted=unmounted)
+    aside = len(set_aside(run.checkpoints)) if run.checkpoints.is_dir() else 0
+    return State(known, digests_of(job), status, supervised, who, found, aside, unmounted=unmounted)
 
 
 def start(state: State, job: Job) -> Iterator[Line]:
@@ -92,6 +94,12 @@ def start(state: State, job: Job) -> Iterator[Line]:
         )
     elif state.generations:
         yield ok("run", f"it goes on, attempt {known.highest_attempt + 1}")
+    elif state.aside:
+        yield failure(
+            "run",
+            f"all {state.aside} generations were found bad and set aside; a start ends with 65, and not at step 0",
+            "name one with: outlast run JOB --from GENERATION, or begin anew with --fresh",
+        )
     else:
         yield ok("run", "it starts at step 0")
     for damage in known.damage:
