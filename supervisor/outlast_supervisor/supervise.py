@@ -256,7 +256,7 @@ def _was_queued_again() -> bool:
         return False
     from .schedulers.slurm import place
 
-    here = place(os.environ)
+    here = place(os.environ, os.getpid())
     return here.restarts > 0 and not here.by_hand
 
 

@@ -38,7 +38,8 @@ def test_where_we_are() -> None:
         {**BATCH, "SLURM_STEP_ID": "4294967290"},
         {**BATCH, "OUTLAST_RUN_ID": "0" * 32},
     ):
-        assert slurm.place(by_hand).by_hand, by_hand
+        assert slurm.place(by_hand, 813).by_hand, by_hand
+    assert not slurm.place({**BATCH, "OUTLAST_RUN_ID": "0" * 32}, 812).by_hand, "a worker has submitted it"
 
 
 def test_the_last_task_of_an_array_is_named_as_one() -> None:

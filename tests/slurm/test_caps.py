@@ -45,11 +45,11 @@ def test_a_warning_in_the_first_moment(site: Site) -> None:
 
 
 def test_a_job_that_was_submitted_from_within_another(site: Site) -> None:
-    """It has inherited what Slurm told an array's task, or a terminal's step, and minds its own end all the same."""
+    """It has inherited what was told an array's task, a terminal's step, or a worker, and minds its own end."""
     (task,) = site.submit_array("around", counting(), 1)
     run = site.make("inside", counting())
     run.env |= {"SLURM_ARRAY_JOB_ID": task.id.partition("_")[0], "SLURM_ARRAY_TASK_ID": "0"}
-    run.env |= {"SLURM_PTY_PORT": "40101", "SLURM_STEP_ID": "0"}
+    run.env |= {"SLURM_PTY_PORT": "40101", "SLURM_STEP_ID": "0", "OUTLAST_RUN_ID": "0" * 32}
     inside = site.submit_run(run)
     inside.until_counted(5)
     inside.cap()

@@ -212,7 +212,7 @@ def _why(found: Slurm) -> str:
 def look(own: Own) -> Slurm:
     """Ask Slurm's tools, each with its own time."""
     env = slurm.query_env(own.env)
-    place = slurm.place(own.env)
+    place = slurm.place(own.env, own.parent)  # of the script, where outlast run is to be
     told = _tool(slurm.job_query(place.job), env)
     flag = re.search(r"\bRequeue=(\d)", told.out)
     script = _tool(slurm.script_query(place.job), env)

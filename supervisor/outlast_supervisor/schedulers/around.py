@@ -20,4 +20,4 @@ def around(wires: Wires) -> Outside:
     from .slurm import place
     from .slurm_watch import InSlurm
 
-    return InSlurm(wires, place(os.environ), os.environ)
+    return InSlurm(wires, place(os.environ, os.getpid()), os.environ)
