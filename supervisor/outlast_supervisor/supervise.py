@@ -150,8 +150,9 @@ def _refuse_unmounted(run: RunDirectory) -> None:
     """A start at boot may come before the disk that has the run; below its mount point it would begin at step 0."""
     from .unmounted import without_its_disk
 
-    if why := without_its_disk(run):
-        raise Refused(ExitCode.SAVED, f"{why}: run me again when it is, or begin there with --fresh")
+    why, cure = without_its_disk(run)
+    if why:
+        raise Refused(ExitCode.SAVED, f"{why}: {cure}")
 
 
 def _refuse_fresh(job: Job) -> None:

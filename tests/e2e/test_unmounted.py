@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.e2e.bare import needs_mounts
@@ -10,7 +11,9 @@ from tests.e2e.conftest import MakeRun
 from tests.e2e.harness import OUTLAST
 
 from outlast_jobs.contract import ExitCode
-from outlast_supervisor.unmounted import missing_mount
+from outlast_jobs.filesystem import Filesystem
+from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor.unmounted import missing_mount, without_its_disk
 
 TABLE = """
 # /dev/sdz /data/commented ext4
@@ -42,6 +45,18 @@ def test_only_a_mount_point_above_the_run_that_is_empty_is_missed(path: str, poi
     """Escapes of fstab are read; comments, other paths, and what is mounted there or further down miss nothing."""
     mount = next((point for point in ("/mounted", "/nas/by hand") if path.startswith(point)), "/")
     assert missing_mount(path, mount, TABLE) == point
+
+
+def test_an_automount_that_brings_nothing_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the server is not there yet, the kernel shows the automount itself; one that worked is covered."""
+    kinds = {
+        "autofs": Filesystem("autofs", tmp_path, True, False),
+        "nfs4": Filesystem("nfs4", tmp_path, True, False),
+    }
+    for kind, found in kinds.items():
+        monkeypatch.setattr("outlast_supervisor.unmounted.filesystem_kind", lambda path, found=found: found)
+        told, _ = without_its_disk(RunDirectory(tmp_path / "run"))
+        assert (f'what "{tmp_path}" mounts by itself is not mounted' in told) == (kind == "autofs")
 
 
 @needs_mounts

@@ -38,7 +38,7 @@ class State(Struct, frozen=True):
     generations: tuple[str, ...] = ()  # verdicts of the newest, by names and lengths alone
     aside: int = 0  # generations that were found bad before
     trouble: str = ""  # why the run could not be read
-    unmounted: str = ""  # why it cannot be looked for yet
+    unmounted: tuple[str, str] = ("", "")  # why it cannot be looked for yet, and the cure
 
 
 def read(run: RunDirectory, job: Job, known: History) -> State:
@@ -61,9 +61,9 @@ def start(state: State, job: Job) -> Iterator[Line]:
     if state.trouble:
         yield undecided("run", state.trouble, "look with: outlast status")
         return
-    if state.unmounted:
-        cure = "mount it, or begin there with: outlast run JOB --fresh"
-        yield failure("run", f"{state.unmounted}; a start ends at once with 75", cure)
+    unmounted, cure = state.unmounted
+    if unmounted:
+        yield failure("run", f"{unmounted}; a start ends at once with 75", cure)
         return
     known, digests = state.known, state.digests
     done, held = known.done, known.held
