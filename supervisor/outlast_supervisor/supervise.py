@@ -18,10 +18,11 @@ from outlast_jobs.contract import ExitCode
 from outlast_jobs.ending import Kind
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.generation import GenerationName
-from outlast_jobs.history import VANISHED, History, read_history
+from outlast_jobs.history import History, read_history
 from outlast_jobs.identity import is_blind
 from outlast_jobs.jobfile import Job
 from outlast_jobs.locks import Busy, Held, RunLock, read_holder
+from outlast_jobs.pacing import VANISHED
 from outlast_jobs.rundir import RunDirectory
 
 from . import early, namesake
