@@ -20,7 +20,7 @@ def test_warned_near_the_end(make_run: MakeRun, slurm: FakeSlurm) -> None:
     """USR1 with a near end: it trains on to the last boundary that fits, saves, and is queued again, once."""
     supervisor = started(make_run, slurm)
     run = supervisor.run
-    slurm.say("end", int(time.time()) + 4)
+    slurm.say("end", int(time.time()) + 9)
     begun = time.time()
     supervisor.send(signal.SIGUSR1)
     assert supervisor.wait() == 75, run.report()  # although the requeue brings a TERM, as the real one does
