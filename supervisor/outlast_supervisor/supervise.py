@@ -211,13 +211,12 @@ def preflight(job: Job) -> None:
         raise Refused(ExitCode.USAGE, f'workdir "{job.workdir}" of job "{job.name}" is not a folder')
     path = job.env.get("PATH", os.environ.get("PATH", os.defpath))
     program = job.command[0]
-    found = _in_path(program, path) if "/" not in program else Path(job.workdir, program)
-    if found is None or not os.access(found, os.X_OK):
-        raise Refused(
-            ExitCode.USAGE,
-            f'cannot execute "{program}" of job "{job.name}": it is not '
-            + ("in PATH" if "/" not in program else "an executable file"),
-        )
+    if "/" in program:
+        problem = _unfit(Path(job.workdir, program))
+    else:
+        problem = "" if _in_path(program, path) else "it is not in PATH"
+    if problem:
+        raise Refused(ExitCode.USAGE, f'cannot execute "{program}" of job "{job.name}": {problem}')
     interpreter = Path(program).name.startswith("python")
     if interpreter and len(job.command) > 1 and job.command[1].endswith(".py"):
         script = Path(job.workdir, job.command[1])
@@ -260,6 +259,14 @@ def _was_queued_again() -> bool:
 
     here = place(os.environ, os.getpid())
     return here.restarts > 0 and not here.by_hand
+
+
+def _unfit(program: Path) -> str:
+    """Why a file cannot be executed, as far as can be told without trying; or empty."""
+    if not program.is_file():
+        return f'there is no file "{program}"'
+    cure = "chmod +x it, or put the program that runs it in front"
+    return "" if os.access(program, os.X_OK) else f"it is not executable; {cure}"
 
 
 def _in_path(program: str, path: str) -> str | None:

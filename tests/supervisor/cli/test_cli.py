@@ -82,6 +82,32 @@ def test_what_the_system_refuses_is_told_in_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("./folder", 'there is no file "'),
+        ("./missing", 'there is no file "'),
+        ("./plain", "it is not executable; chmod +x it, or put"),
+        ("no-such-program", "it is not in PATH"),
+    ],
+)
+def test_a_program_that_cannot_be_executed_is_told_before_any_attempt(
+    program: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """64 with what is wrong with it, and no run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "plain").write_text("exit 0\n")
+    assert invoke(["run", "--", program]) == 64
+    assert f'cannot execute "{program}" of job "' in (said := capsys.readouterr().err)
+    assert why in said
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("words", [["status"], ["run", "toy"], ["logs"], ["verify"], ["doctor", "toy"]])
 def test_a_current_folder_that_is_gone_is_told(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
