@@ -6,6 +6,7 @@ the calls of one name in each thread from where it began to look; a point is nam
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -27,6 +28,8 @@ CALLS = "%file,%desc"
 SHOWN = ("-y", "-s", "256", "-e", "signal=none")
 """Options of strace's: what its lines show."""
 
+TRIES = 3
+"""To strike the point that is meant, where the machine deals the calls out among threads otherwise than before."""
 _MARKS = "?access,?faccessat,?faccessat2"
 _LINE = re.compile(r"(?:(?P<pid>\d+)\s+)?(?P<name>\w+)\((?P<rest>.*)")
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"|\d+<([^>]*)>')
@@ -148,8 +151,16 @@ def points(target: Target, *, calls: str = CALLS) -> list[Point]:
 def strike(target: Target, point: Point, action: str = KILL, *, lasting: bool = False) -> Struck:
     """Carry it out again, with the one point killed or failing with an errno such as "EIO"; once, or from there on.
 
-    Missed where another call than the one meant was struck, or none.
+    Missed where another call than the one meant was struck, or none, in each of some tries: which of its threads makes
+    a call is up to the machine.
     """
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(Missed):
+            return _strike(target, point, action, lasting=lasting)
+    return _strike(target, point, action, lasting=lasting)
+
+
+def _strike(target: Target, point: Point, action: str, *, lasting: bool) -> Struck:
     when = f"{point.when}+" if lasting else str(point.when)
     what = "signal=KILL" if action == KILL else f"error={action}"
     options = ["-e", f"trace={point.name},{_MARKS}", "-e", f"inject={point.name}:{what}:when={when}"]

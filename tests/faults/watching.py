@@ -6,6 +6,7 @@ import contextlib
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,7 @@ def thirds(samples: Sequence[Sample], of: Callable[[Sample], int]) -> tuple[floa
     return statistics.median(values[:third]), statistics.median(values[-third:])
 
 
-def last_life(samples: Sequence[Sample]) -> list[Sample]:
-    """Those of the supervisor that was there at the end."""
-    return [sample for sample in samples if sample.life == samples[-1].life]
+def longest_life(samples: Sequence[Sample]) -> list[Sample]:
+    """Those of the supervisor that was looked at most often."""
+    looks = Counter(sample.life for sample in samples)
+    return [sample for sample in samples if sample.life == max(looks, key=looks.__getitem__)]
