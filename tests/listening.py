@@ -200,7 +200,8 @@ class Listener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address)
         self._marked = threading.Event()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         (folder / "train.py").write_text(TRAIN)
 
     def environment(self, **changes: str) -> dict[str, str]:
@@ -266,6 +267,13 @@ class Listener:
             steps = {step: line for step, line in steps.items() if step <= header["restored_step"]}
             steps.update({line["step"]: line | {"t": None} for line in lines})
         return steps
+
+    def fall_silent(self) -> None:
+        """As a supervisor that was killed: nobody is at the socket any more."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"", self.address)  # ends the reader, which would keep the socket open
+        self._reader.join()
+        self._socket.close()
 
     def close(self) -> None:
         for trainer in self._started:

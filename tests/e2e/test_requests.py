@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,6 +98,23 @@ def test_requests_are_carried_out_and_answered(make_run: MakeRun) -> None:
     assert nobody.code == 1
     assert "no supervisor has this run" in nobody.err
     run.nothing_left()
+
+
+def test_logging_out_takes_nothing_that_a_run_needs(make_run: MakeRun) -> None:
+    """A run that was left in the background is heard, saves on request and prunes when $XDG_RUNTIME_DIR is gone."""
+    run = make_run(plain(steps=100_000, seconds=0.01, save={"every_steps": 20}, keep={"last": 2}))
+    place = run.folder / "user"
+    place.mkdir(mode=0o700)
+    first = run.start(env={"XDG_RUNTIME_DIR": str(place)})
+    run.until_step(10)
+    assert list(place.iterdir()), "the socket is there"
+    shutil.rmtree(place)
+    told = run.cli("save", str(run.directory.path))
+    assert told.code == 0, f"{told.err}{run.report()}"
+    first.until(lambda: run.records("dropped"), "a generation that was pruned")
+    first.send(signal.SIGTERM)
+    assert first.wait() == ExitCode.SAVED
+    assert len(run.attempts()) == 1
 
 
 def test_a_save_that_nobody_answers_is_answered_when_the_attempt_ends(make_run: MakeRun) -> None:

@@ -121,3 +121,30 @@ def test_a_forked_child_does_not_speak_for_the_trainer(listener: tuple[socket.so
     os.waitpid(child, 0)
     notifier.send({"X_OUTLAST_STEP": 1})
     assert bound.recv(LIMIT) == b"X_OUTLAST_STEP=1"
+
+
+def test_a_socket_that_is_removed_while_somebody_listens_is_still_reached(
+    listener: tuple[socket.socket, str],
+) -> None:
+    """Logging out and cleaning /tmp take the socket's file, and not what was connected before."""
+    bound, address = listener
+    notifier = Notifier(address)
+    assert notifier.probe()
+    os.unlink(address)
+    notifier.send({"X_OUTLAST_STEP": 1})
+    assert notifier.probe()
+    assert [bound.recv(LIMIT) for _ in range(2)][1] == b"X_OUTLAST_STEP=1"
+
+
+def test_who_listens_at_the_same_place_later_is_found(listener: tuple[socket.socket, str]) -> None:
+    """Once the first listener is gone the place is looked up again."""
+    first, address = listener
+    notifier = Notifier(address)
+    assert notifier.probe()
+    first.close()
+    os.unlink(address)
+    assert not notifier.probe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as second:
+        second.bind(address)
+        notifier.send({"X_OUTLAST_STEP": 1})
+        assert second.recv(LIMIT) == b"X_OUTLAST_STEP=1"

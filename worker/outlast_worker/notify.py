@@ -22,7 +22,7 @@ PATIENCE = 1.0
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 # The socket's file goes with its folder where a supervisor ended in order, and stays where it was killed.
-_REFUSED = frozenset({errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.ENOTDIR})
+_REFUSED = frozenset({errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.ENOTDIR, errno.ENOTCONN})
 
 
 class Notifier:
@@ -40,6 +40,7 @@ class Notifier:
         self._owner = os.getpid()
         self._last_frequent = float("-inf")
         self._stuck = False
+        self._connected = False
         self._address = _socket_address(address) if address else None
         self._socket: socket.socket | None = None
         if self._address is not None:
@@ -101,17 +102,26 @@ class Notifier:
         self.lost += code != 0
 
     def _try(self, message: bytes, fd: int | None) -> int:
-        """Send once; 0 or the errno."""
+        """Send once; 0 or the errno.
+
+        The address is looked up once: what is connected stays so when the socket's file is removed, as at the user's
+        last logout, which takes $XDG_RUNTIME_DIR, and when somebody cleans /tmp.
+        """
         if self._socket is None or self._address is None:
             return errno.EBADF
         try:
+            if not self._connected:
+                self._socket.connect(self._address)
+                self._connected = True
             if fd is None:
-                self._socket.sendto(message, socket.MSG_NOSIGNAL, self._address)
+                self._socket.send(message, socket.MSG_NOSIGNAL)
             else:
                 rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, sys.byteorder))
-                self._socket.sendmsg([message], [rights], socket.MSG_NOSIGNAL, self._address)
+                self._socket.sendmsg([message], [rights], socket.MSG_NOSIGNAL)
         except OSError as error:
-            return error.errno or errno.EIO
+            code = error.errno or errno.EIO
+            self._connected = self._connected and code not in _REFUSED
+            return code
         return 0
 
 
