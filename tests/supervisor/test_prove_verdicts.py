@@ -233,6 +233,32 @@ def test_what_came_after_the_restore_may_be_the_cause() -> None:
     assert "as ema=" in why
 
 
+@pytest.mark.parametrize(
+    ("kind", "taken", "cure"),
+    [
+        ("optimizer", {}, "as optimizer="),
+        ("optimizer", {"optimizer": "optimizer"}, "as second="),
+        ("scheduler", {}, "as scheduler="),
+        ("scheduler", {"scheduler": "stateful"}, "as second="),
+        ("tensors", {}, "keep it in ckpt.extra['second']"),
+        ("numpy.Generator", {}, "as second="),
+    ],
+)
+def test_the_cure_for_what_was_not_registered_is_one_that_is_taken(
+    kind: str, taken: dict[str, str], cure: str
+) -> None:
+    """A keyword that is free, and for tensors in a dict, which are no part, the place that takes them."""
+    name = "trainer.second (Thing)"
+    reference = [*started(0), *lines(1)]
+    got = [*started(CUT), *lines(CUT + 1)]
+    for where, digest in ((reference, "x"), (got, "y")):
+        where[-1]["proof"] |= {"strays": {name: digest}, "stray_kinds": {name: kind}, "kinds": taken}
+    expected, made = track_of(reference), track_of(got)
+    divergence = first_divergence(expected, made, saved=SAVED, idle=IDLE)
+    assert divergence is not None
+    assert cure in cause(Case(divergence, expected, made, None, ()))
+
+
 def test_tolerance_is_for_numbers_alone() -> None:
     """Losses, rates and measured parts may differ by the tolerance; samples and streams never."""
     near = resumed(

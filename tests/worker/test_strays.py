@@ -57,6 +57,14 @@ def test_what_is_not_registered_is_found_by_its_variable() -> None:
     assert None not in (plan, ema, noise, dice, pen, scaler, average, batch, entropy)
 
 
+def test_a_copy_of_the_best_model_is_found_with_its_buffers() -> None:
+    """A state dict that is kept aside has the running averages of batch norm too, and is none the less a copy."""
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    best = {name: value.clone() for name, value in net.state_dict().items()}
+    assert names(net=net) == {"best"}
+    assert best
+
+
 def test_objects_of_the_script_and_closures_are_looked_into() -> None:
     """What an object of the script holds, or a list, or a function's closure, is within reach."""
     trainer = Trainer(parts=[np.random.default_rng(1)], inner=Trainer(ema=nn.Linear(1, 1)))

@@ -221,9 +221,14 @@ class Proof:
                 name = names.get(id(parameter), f"{type(optimizer).__name__}.{number}")
                 number += 1
                 if parameter.grad is not None:
-                    updates.gradients[name] = _digest(parameter.grad)
-                    if not parameter.grad.is_sparse:
-                        updates.norms.append(float(parameter.grad.detach().double().norm()))
+                    gradient = parameter.grad.detach()
+                    if gradient.is_sparse:
+                        sparse = gradient.coalesce()
+                        gradient = sparse.values()
+                        updates.gradients[name] = _digest([sparse.indices(), gradient])
+                    else:
+                        updates.gradients[name] = _digest(gradient)
+                    updates.norms.append(float(gradient.double().norm()))
 
     def _names(self) -> dict[int, str]:
         return {

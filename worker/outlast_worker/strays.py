@@ -112,7 +112,7 @@ class _Search:
             if isinstance(value, torch.nn.Module):
                 self._seen.update(id(module) for module in value.modules())
                 self._tensors.update(id(tensor) for tensor in _tensors_of(value))
-                self._names.update(name for name, _ in value.named_parameters())
+                self._names.update(name for name, _ in (*value.named_parameters(), *value.named_buffers()))
 
     def visit(self, value: Any, name: str, depth: int) -> None:
         if depth > _DEPTH or id(value) in self._seen or len(self._seen) > _LIMIT:

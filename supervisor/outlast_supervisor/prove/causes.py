@@ -84,10 +84,13 @@ def _at_restore(case: Case) -> str:
 def _unregistered(case: Case) -> str:
     name, _, kind = case.found.name.partition(" (")
     kind = kind.rstrip(")")
-    word = "optimizer=" if _kind_of(case) == "optimizer" else f"{name.rpartition('.')[2]}="
-    if _kind_of(case) == "scheduler":
-        word = "scheduler="
-    cure = f"pass it to the Checkpointer as {word}…"
+    taken = case.got.record(case.found.step).get("kinds", {})
+    word = name.rpartition(".")[2]
+    if (usual := _kind_of(case)) in ("optimizer", "scheduler") and usual not in taken:
+        word = usual
+    cure = f"pass it to the Checkpointer as {word}=…"
+    if usual == "tensors":
+        cure = f"keep it in ckpt.extra[{word!r}], which takes tensors"
     if case.got.files:
         cure = "pass it in parts={…} wherever the script saves and loads"
     return f"the script uses {name!r} ({kind}), which was never registered and so began anew after the cut; {cure}"
