@@ -263,7 +263,7 @@ class Checkpointer:
         from outlast_worker.sealing import Descriptions
 
         session.attach()
-        session.before_leaving = self._feed.close
+        session.before_leaving = self._state.close
         drift: list[str] = []
         if session.loaded is not None:
             if self._proof is not None:
@@ -272,8 +272,9 @@ class Checkpointer:
             drift = self._state.restore_parts(session.loaded.state, other_torch=other)
             drift += self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
         # What would be saved and never loaded again is said now, not at the first save or the next start.
-        check_state(self._state.capture())
+        check_state(begun := self._state.capture())
         self._state.parts.check()
+        self._state.watch(begun["parts"])
         what = Descriptions(
             fingerprint=fingerprint(),
             code=code_identity(getattr(sys.modules.get("__main__"), "__file__", None)),

@@ -17,6 +17,10 @@ from outlast_worker.digest import OPTIMIZER, first_difference
 from outlast_worker.typewalk import NotLoadable, kind_name
 
 STATEFUL = "stateful"
+MADE_AGAIN = (
+    "what the training makes otherwise on its way (layers, parameter groups) is made so again before the restore: "
+    "ckpt.step_count, ckpt.epoch and ckpt.extra can be read before “with ckpt:”"
+)
 
 
 class PartError(ValueError):
@@ -60,7 +64,10 @@ class Parts:
             try:
                 self._restore(name, trees[name])
             except Exception as error:
-                raise PartError(name, f"can't be restored: {type(error).__name__}: {error}") from error
+                why = f"can't be restored: {type(error).__name__}: {error}"
+                if isinstance(self._values[name], torch.nn.Module | torch.optim.Optimizer):
+                    why = why.rstrip(" .") + "; " + MADE_AGAIN
+                raise PartError(name, why) from error
         for name, value in self._values.items():
             if self._kinds[name] != STATEFUL or isinstance(value, _EXACT):
                 now = self._capture(name)
@@ -82,7 +89,7 @@ class Parts:
     def check(self) -> None:
         """Raise NotLoadable for what a module's own ``load_state_dict`` could never put back."""
         for part, whole in self._modules().items():
-            if type(whole).load_state_dict is not torch.nn.Module.load_state_dict:
+            if not _restores_as_torch(whole):
                 continue  # it may know how, as with assign=True
             for path, module in whole.named_modules():
                 if type(module)._load_from_state_dict is not torch.nn.Module._load_from_state_dict:
@@ -105,6 +112,24 @@ class Parts:
     def modules(self) -> list[torch.nn.Module]:
         """Those among them that are torch's."""
         return list(self._modules().values())
+
+    def has(self, kind: type) -> bool:
+        """Whether one of them is of this kind."""
+        return any(isinstance(value, kind) for value in self._values.values())
+
+    def shapes(self, trees: Mapping[str, Any]) -> dict[str, Any]:
+        """What a restore of these trees has to find again: the tensors of modules, the groups of optimizers."""
+        found: dict[str, Any] = {}
+        for name, value in self._values.items():
+            if self._kinds[name] == OPTIMIZER:
+                found[name] = [len(group["params"]) for group in value.param_groups]
+            elif _restores_as_torch(value):
+                found[name] = {
+                    key: tensor.shape
+                    for key, tensor in trees[name].items()
+                    if isinstance(tensor, torch.Tensor)
+                }
+        return found
 
     def _capture(self, name: str) -> Any:
         value = self._values[name]
@@ -162,6 +187,12 @@ class _Handler(NamedTuple):
 def _is_stateful(value: Any) -> bool:
     return not isinstance(value, type) and all(
         callable(getattr(value, method, None)) for method in ("state_dict", "load_state_dict")
+    )
+
+
+def _restores_as_torch(value: Any) -> bool:
+    return (
+        isinstance(value, torch.nn.Module) and type(value).load_state_dict is torch.nn.Module.load_state_dict
     )
 
 

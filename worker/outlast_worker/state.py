@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlast_jobs.contract import Schema
 from outlast_worker.feed import Feed
 from outlast_worker.losses import LossHistory
 from outlast_worker.parts import Parts
 from outlast_worker.rng import capture_rng_state, restore_rng_state
+
+if TYPE_CHECKING:
+    from outlast_worker.oversights import Oversights
 
 
 class TrainingState:
@@ -21,10 +24,25 @@ class TrainingState:
         self.step = 0
         self.extra: dict[str, Any] = {}
         self._rng_due: dict[str, Any] | None = None
+        self._oversights: Oversights | None = None
+
+    def watch(self, trees: dict[str, Any]) -> None:
+        """Tell from now on of what the state, whose parts are these, would not bring back."""
+        from outlast_worker.oversights import Oversights
+
+        self._oversights = Oversights(self.parts, trees)
+
+    def close(self) -> None:
+        """The training is over: end its loader processes, and look no longer."""
+        self.feed.close()
+        if self._oversights is not None:
+            self._oversights.close()
 
     def capture(self, rng: dict[str, Any] | None = None) -> dict[str, Any]:
         """The tree, with the tensors themselves in it; valid until the next update changes them."""
         trees, kinds = self.parts.capture()
+        if self._oversights is not None and rng is None:
+            self._oversights.at_save(self.step, trees)
         return {
             "schema": Schema.META,
             "parts": trees,
@@ -65,3 +83,5 @@ class TrainingState:
     def trained(self) -> None:
         """A step was trained: the streams have moved on and are not to be set back."""
         self._rng_due = None
+        if self._oversights is not None:
+            self._oversights.at_boundary(self.step)

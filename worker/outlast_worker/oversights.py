@@ -1,0 +1,109 @@
+"""What a training does that a resume could not go on from: seen at boundaries and saves, and told once."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from outlast_worker.output import say
+from outlast_worker.parts import MADE_AGAIN, Parts
+from outlast_worker.shards import Place, place
+
+
+class Oversights:
+    """Tells of gradients that lie open at a boundary, optimizers that are not saved, and parts made otherwise."""
+
+    def __init__(self, parts: Parts, trees: Mapping[str, Any]) -> None:
+        self._parts = parts
+        self._known = parts.optimizers()
+        self._shapes = parts.shapes(trees)
+        self._strangers: weakref.WeakSet[torch.optim.Optimizer] | None = weakref.WeakSet()
+        self._stepped = self._known_stepped = False  # since the last boundary, and the last save
+        # a GradScaler skips updates, and an optimizer without hooks does not tell of any
+        hooked = all(getattr(type(optimizer).step, "hooked", False) for optimizer in self._known)
+        self._gathering = hooked and bool(self._known) and not parts.has(torch.amp.GradScaler)
+        self._seen = _mark(self._gradient())
+        self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(self._before_step))
+
+    def at_boundary(self, step: int) -> None:
+        """A boundary where no optimizer has stepped is none, if something went backward since the one before."""
+        stepped, self._stepped = self._stepped, False
+        if not self._gathering:
+            return
+        gradient = self._gradient()
+        before, self._seen = self._seen, _mark(gradient)
+        if stepped or gradient is None or self._seen == before:
+            return
+        if gradient.is_sparse or bool(gradient.any()):
+            self._gathering = False
+            say(
+                f"gradients were gathered before the boundary of step {step} and no optimizer stepped: a resume from "
+                "there begins without them; call ckpt.step() only after optimizer.step(), or draw with "
+                "ckpt.steps(…, accumulate=…); a GradScaler, which skips updates, is passed as a part"
+            )
+
+    def at_save(self, step: int, trees: Mapping[str, Any]) -> None:
+        """What is not in these trees of the parts, or goes back into no script that begins as this one began."""
+        before, self._shapes = self._shapes, self._parts.shapes(trees)
+        for part, shape in self._shapes.items():
+            if shape != before[part]:
+                say(
+                    f"{part} has other tensors or groups at step {step} than at the save before, and a restart can "
+                    f"take them up only in a script that has them: {MADE_AGAIN}"
+                )
+        known, self._known_stepped = self._known_stepped, False
+        if self._strangers and (stranger := self._lost(self._strangers, trees, known)) is not None:
+            self._strangers = None
+            say(
+                f"an optimizer ({type(stranger).__name__}) steps that was not passed to the Checkpointer, and its "
+                "state is in nothing that is saved: pass it by a keyword of its own; to begin anew with the one that "
+                "was passed, clear its state and its param_groups, and add a group to it"
+            )
+
+    def close(self) -> None:
+        """Look no longer."""
+        self._hook.remove()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._stepped = True
+        if any(optimizer is known for known in self._known):
+            self._known_stepped = True
+        elif self._strangers is not None:
+            self._strangers.add(optimizer)
+
+    def _gradient(self) -> torch.Tensor | None:
+        """The first that there is."""
+        groups = (group for optimizer in self._known for group in optimizer.param_groups)
+        return next((p.grad for group in groups for p in group["params"] if p.grad is not None), None)
+
+    def _lost(
+        self, strangers: Iterable[torch.optim.Optimizer], trees: Mapping[str, Any], known: bool
+    ) -> torch.optim.Optimizer | None:
+        """One that trains what is saved, or alone, and whose state no part gives."""
+        ours = {id(parameter) for module in self._parts.modules() for parameter in module.parameters()}
+        saved: set[Place] = {place(tensor) for tensor in _tensors(trees)}
+        for stranger in strangers:
+            own = [place(tensor) for entry in stranger.state.values() for tensor in _tensors(entry)]
+            trained = (id(parameter) for group in stranger.param_groups for parameter in group["params"])
+            if own and saved.isdisjoint(own) and not (known and ours.isdisjoint(trained)):
+                return stranger
+        return None
+
+
+def _mark(gradient: torch.Tensor | None) -> tuple[int, int]:
+    """Another one when something was added to it, or it is a new one."""
+    return (id(gradient), gradient._version) if gradient is not None else (0, 0)
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """Those that have a place in memory."""
+    if type(tree) in (torch.Tensor, torch.nn.Parameter):
+        if tree.layout is torch.strided:
+            yield tree
+    elif isinstance(tree, dict | list | tuple):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(item)
