@@ -24,8 +24,14 @@ SOURCES_KEPT = 8
 def notice(state: Starting | Running, event: ev.Notice, ctx: Context) -> Step:
     ledger: Ledger = replace(state.ledger, leaving=event.source, leaving_of=event.of)
     state = replace(state, ledger=ledger, live=replace(state.live, notice=event.source))
-    text = f"{event.source}: the worker saves at the next boundary and ends, within {ctx.policy.grace:.0f} s"
+    text = f"{event.source}: the worker {_told(state, ctx)}, within {ctx.policy.grace:.0f} s"
     return stop(state, "notice", event.source, ctx, Note(journal.NOTICE, {"signal": event.source}), Say(text))
+
+
+def _told(state: Starting | Running, ctx: Context) -> str:
+    """What a stop means to it; nothing is known of what a script without the library saves."""
+    with_library = ctx.policy.shielded or isinstance(state, Running)
+    return "saves at the next boundary and ends" if with_library else "is told to end"
 
 
 def stop_now(state: Alive, event: ev.StopNow, ctx: Context) -> Step:
@@ -83,7 +89,7 @@ def stop_asked(state: Starting | Running, event: ev.StopAsked, ctx: Context) -> 
     ledger = replace(state.ledger, holding=event.source, stop_request=event.request)
     state = replace(state, ledger=ledger, live=replace(state.live, notice=event.source))
     return stop(
-        state, "person", event.source, ctx, Say(f"stopped by {event.source}: saving at the next boundary")
+        state, "person", event.source, ctx, Say(f"stopped by {event.source}: the worker {_told(state, ctx)}")
     )
 
 

@@ -19,6 +19,7 @@ from outlast_jobs.ending import Kind
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.generation import GenerationName
 from outlast_jobs.history import History, read_history
+from outlast_jobs.history_model import Held as Hold
 from outlast_jobs.identity import is_blind
 from outlast_jobs.jobfile import Job
 from outlast_jobs.locks import Busy, Held, RunLock, read_holder
@@ -123,7 +124,9 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
             print(f"outlast: warning: {warning}", file=sys.stderr)
         if not options.quiet and job.signals.mode == "outlast" and (vain := _in_vain(known)):
             print(f"outlast: warning: {vain}", file=sys.stderr)
-        if released:
+        if released and known.held is not None:
+            if not options.quiet:
+                print(f"outlast: {_held(known.held)}; it goes on: {released}", file=sys.stderr)
             known = known.released()
         created = run.create()
         for damage in () if options.quiet else known.damage:
@@ -330,10 +333,13 @@ def _refuse_held(known: History, digests: dict[str, str], options: RunOptions, o
             return f"{what} changed"
     raise Refused(
         ExitCode.HELD,
-        f"held by {known.held.by}: {known.held.reason}; "
-        "go on with --release, or change the job file or its code",
+        f"{_held(known.held)}; go on with --release, or change the job file or its code",
         other,
     )
+
+
+def _held(held: Hold) -> str:
+    return f"held by {held.by}: {held.reason}"
 
 
 def _opening(note: str | None, released: str) -> list[tuple[str, dict[str, Any]]]:

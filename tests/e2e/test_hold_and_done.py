@@ -73,14 +73,18 @@ def test_a_run_without_a_supervisor_can_be_stopped_too(make_run: MakeRun) -> Non
     first.worker()
     first.process.terminate()
     assert first.wait() == ExitCode.SAVED, run.report()
+    assert "SIGTERM: the worker is told to end, within" in first.output, "nobody knows what it saves"
     stopped = run.cli("stop", str(run.directory.path))
     assert stopped.code == 0
     assert "no supervisor was running; the run is held" in stopped.out
     refused(run, ExitCode.HELD, "stopped by")
     (run.folder / "go").touch()
     run.write_job({**SLEEPS, "keep": {"last": 5}})
-    assert run.start().wait() == ExitCode.DONE, run.report()
+    lifted = run.start()
+    assert lifted.wait() == ExitCode.DONE, run.report()
     assert only(run.records("released")).data["why"] == "the job file changed"
+    assert "stopped by" in lifted.output.splitlines()[0]
+    assert lifted.output.splitlines()[0].endswith("; it goes on: the job file changed")
 
 
 def test_a_run_that_is_done_stays_done(make_run: MakeRun) -> None:

@@ -164,7 +164,7 @@ def test_a_second_interrupt_ends_what_ignores_the_first(make_run: MakeRun) -> No
     supervisor = run.start()
     up(run)
     supervisor.send(signal.SIGINT)
-    supervisor.until(lambda: "saves at the next boundary" in supervisor.output, "the first one's effect")
+    supervisor.until(lambda: "is told to end" in supervisor.output, "the first one's effect")
     supervisor.send(signal.SIGINT)
     assert supervisor.wait() == 75
     run.nothing_left()
