@@ -140,7 +140,12 @@ class _Place:
     def remove(self, job: Job) -> str:
         if self._before(job) is None:
             return "is not installed"
-        self._ask("disable", "--now", self.unit, seconds=_PATIENCE + text.stop_seconds(job.stop.grace) * 2)
+        try:
+            self._ask(
+                "disable", "--now", self.unit, seconds=_PATIENCE + text.stop_seconds(job.stop.grace) * 2
+            )
+        except Failed as failed:
+            raise Failed(f'{failed}; nothing is removed: "{self.path}"', failed.code) from failed
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -186,8 +191,7 @@ class _Place:
         if done.returncode:
             said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
             cure = "" if self.system else "; a unit of one's own needs one's own login, not su or sudo"
-            unit = f'; the unit is "{self.path}"' if self.path.exists() else ""
-            raise Failed(f'"{shown}" failed: {said}{cure if "bus" in said else ""}{unit}', 1)
+            raise Failed(f'"{shown}" failed: {said}{cure if "bus" in said else ""}', 1)
 
 
 def _owner(job: Job, asked: str | None) -> str:
