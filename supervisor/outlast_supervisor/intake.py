@@ -110,7 +110,9 @@ class Intake:
         self._keep(message)
         found: list[ev.Event] = []
         step = _count(fields.get(Field.STEP))
-        if Field.READY in fields or (step is not None and message.pid not in self._trainers.by_pid):
+        # without our protocol it is another program's, or another supervisor's, which takes us for its service manager
+        ready = Field.READY in fields and Field.PROTOCOL in fields
+        if ready or (step is not None and message.pid not in self._trainers.by_pid):
             # a step from one whose READY was lost attaches it: a lost datagram is no dead worker
             found += self._attach(sender, fields, step)
         found += _facts(fields, step)

@@ -343,3 +343,13 @@ def test_taking_over_can_be_called_off(make_run: MakeRun) -> None:
     second.send(signal.SIGTERM)
     assert second.wait() == 75
     assert first.running()
+
+
+def test_what_a_worker_starts_that_speaks_to_a_service_manager_is_no_trainer(make_run: MakeRun) -> None:
+    """Another `outlast run`, or a server that says READY, does not attach: the run is done when its command is."""
+    inner = f'"{OUTLAST}" run --run-dir inner -- true'
+    run = make_run({"command": ["sh", "-c", inner], "signals": "native"})
+    assert run.start().wait() == 0, run.report()
+    assert run.attempts() == [1]
+    assert not run.records("attempt_attached")
+    assert (run.folder / "inner" / "run.json").exists()

@@ -48,7 +48,9 @@ def trainer() -> Iterator[int]:
 
 def test_a_trainer_is_known_by_the_kernel_not_by_its_words(intake: Intake, trainer: int) -> None:
     """READY attaches the process that sent it, whatever pid the message claims."""
-    found = intake.events(Message(trainer, {"READY": "1", "MAINPID": "1", "X_OUTLAST_STEP": "7"}))
+    found = intake.events(
+        Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "1", "MAINPID": "1", "X_OUTLAST_STEP": "7"})
+    )
     identity = ProcessIdentity.of(trainer)
     assert identity is not None
     assert found == [ev.Attached(identity, 0, 7, None)]
@@ -56,7 +58,12 @@ def test_a_trainer_is_known_by_the_kernel_not_by_its_words(intake: Intake, train
 
 def test_strangers_are_not_heard(intake: Intake) -> None:
     """A process without the attempt's marker changes nothing, whatever it sends."""
-    assert intake.events(Message(os.getpid(), {"READY": "1", "X_OUTLAST_EXIT": "done"})) == []
+    assert (
+        intake.events(
+            Message(os.getpid(), {"READY": "1", "X_OUTLAST_PROTOCOL": "1", "X_OUTLAST_EXIT": "done"})
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(("env", "heard"), [({}, True), ({"OUTLAST_ATTEMPT": "2"}, False)])
@@ -66,7 +73,7 @@ def test_a_trainer_whose_environment_is_overwritten_is_heard(
     """A descendant without any marker is of this attempt, as one that set its title; one of another is not."""
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **env}) as process:
         wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes(), 60, "exec")
-        found = intake.events(Message(process.pid, {"READY": "1"}))
+        found = intake.events(Message(process.pid, {"READY": "1", "X_OUTLAST_PROTOCOL": "1"}))
         process.kill()
     assert bool(found) is heard
 
@@ -74,7 +81,7 @@ def test_a_trainer_whose_environment_is_overwritten_is_heard(
 def test_another_attempts_process_is_not_heard(intake: Intake, trainer: int) -> None:
     """What an older attempt left behind cannot speak for the new one."""
     intake.expect(RUN_ID, 4)
-    assert intake.events(Message(trainer, {"READY": "1"})) == []
+    assert intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "1"})) == []
 
 
 def test_a_lost_ready_is_no_dead_worker(intake: Intake, trainer: int) -> None:
@@ -87,7 +94,7 @@ def test_a_lost_ready_is_no_dead_worker(intake: Intake, trainer: int) -> None:
 
 def test_a_last_word_reports_no_step(intake: Intake, trainer: int) -> None:
     """The step of a last word may be the restored one: nothing was trained, and nothing went back."""
-    intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_STEP": "100"}))
+    intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "1", "X_OUTLAST_STEP": "100"}))
     assert intake.events(Message(trainer, {"X_OUTLAST_EXIT": "done", "X_OUTLAST_STEP": "100"})) == [
         ev.Said("done")
     ]
@@ -110,7 +117,7 @@ def test_a_last_word_reports_no_step(intake: Intake, trainer: int) -> None:
 )
 def test_no_message_raises(intake: Intake, trainer: int, fields: dict[str, str]) -> None:
     """Whatever a trainer sends is read or passed over."""
-    intake.events(Message(trainer, {"READY": "1"}))
+    intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "1"}))
     assert all(isinstance(event, ev.Event) for event in intake.events(Message(trainer, fields)))
 
 
@@ -118,7 +125,7 @@ def test_a_seal_tells_what_the_save_cost_where_that_is_less_than_its_time(
     intake: Intake, trainer: int
 ) -> None:
     """Without the field all of the save's time was lost to the training; with it that much."""
-    intake.events(Message(trainer, {"READY": "1"}))
+    intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "1"}))
     fields = {
         "X_OUTLAST_STEP": "8",
         "X_OUTLAST_SEALED": "g",
@@ -206,9 +213,14 @@ def test_the_words_of_the_worker_count_when_it_is_dead(intake: Intake, trainer: 
     intake.know(identity)
     os.kill(trainer, signal.SIGKILL)
     wait_until(lambda: ProcessIdentity.of(trainer) is None, 60, "its end")
-    found = intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_STEP": "0", "X_OUTLAST_EXIT": "done"}))
+    found = intake.events(
+        Message(
+            trainer,
+            {"READY": "1", "X_OUTLAST_PROTOCOL": "1", "X_OUTLAST_STEP": "0", "X_OUTLAST_EXIT": "done"},
+        )
+    )
     assert found == [ev.Attached(identity, 0, 0, None), ev.TrainerGone(identity), ev.Said("done")]
-    assert intake.events(Message(trainer, {"READY": "1"})) == []
+    assert intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "1"})) == []
 
 
 def test_a_pid_that_another_process_has_now_speaks_for_that_one(intake: Intake, trainer: int) -> None:
@@ -216,7 +228,9 @@ def test_a_pid_that_another_process_has_now_speaks_for_that_one(intake: Intake, 
     identity = ProcessIdentity.of(trainer)
     assert identity is not None
     intake.know(ProcessIdentity(trainer, identity.start - 1, identity.boot))
-    assert intake.events(Message(trainer, {"READY": "1"})) == [ev.Attached(identity, 0, 0, None)]
+    assert intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "1"})) == [
+        ev.Attached(identity, 0, 0, None)
+    ]
 
 
 def test_trainers_are_known_without_pidfds(
@@ -231,7 +245,9 @@ def test_trainers_are_known_without_pidfds(
     identity = ProcessIdentity.of(trainer)
     assert identity is not None
     trainers = intake._trainers
-    assert intake.events(Message(trainer, {"READY": "1"})) == [ev.Attached(identity, 0, 0, None)]
+    assert intake.events(Message(trainer, {"READY": "1", "X_OUTLAST_PROTOCOL": "1"})) == [
+        ev.Attached(identity, 0, 0, None)
+    ]
     assert trainers.unpinned_gone() == []
     assert send(identity, signal.SIGKILL)
     wait_until(lambda: trainers.unpinned_gone() == [trainer], 60, "its end")

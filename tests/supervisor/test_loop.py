@@ -150,7 +150,7 @@ def test_the_notify_socket_is_made_anew_where_it_was_removed(
     path = loop.reachable()
     assert path != before
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"READY=1", path)
+        sender.sendto(b"READY=1\nX_OUTLAST_PROTOCOL=1", path)
     assert [message.pid for message in loop.notify.receive()] == [os.getpid()]
     assert loop.selector.get_key(loop.notify).data == ("notify", 0)
 
