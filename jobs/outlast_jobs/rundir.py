@@ -229,7 +229,8 @@ def _overwrite(path: Path, data: bytes) -> None:
     """A full disk takes no second file: the blocks that are there take what is to be told, that it is full."""
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if stat.S_ISREG(os.fstat(fd).st_mode):
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:  # nobody else's file, under another name
             os.pwrite(fd, data, 0)
             os.ftruncate(fd, len(data))
     finally:
