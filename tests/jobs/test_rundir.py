@@ -64,6 +64,10 @@ def test_on_a_full_disk_the_status_is_told_all_the_same(tmp_path: Path) -> None:
         run.write_status({"unprotected": "No space left on device"})
         assert (run.read_status() or {})["unprotected"] == "No space left on device"
         assert [name for name in os.listdir(run.path) if name.startswith(".tmp-")] == []
+        kept = run.path / "kept"
+        os.link(run.status_json, kept)
+        run.write_status({"unprotected": None})
+        assert b"No space left" in kept.read_bytes(), "it is somebody's file, under another name"
         run.status_json.unlink()
         other.write_text("precious")
         run.status_json.symlink_to(other)
