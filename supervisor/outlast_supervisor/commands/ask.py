@@ -15,6 +15,7 @@ from outlast_jobs.identity import hostname
 from outlast_jobs.requests import write_request
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor.commands.shared import (
+    ABOUT_RUN,
     ASK_CODES,
     Failed,
     json_option,
@@ -41,7 +42,7 @@ def _asking(command: _Command) -> click.Command:
     command = click.option(
         "--wait", type=click.FloatRange(0), default=_WAIT, show_default=True, help="Seconds to wait."
     )(command)
-    return click.command(epilog=ASK_CODES)(command)
+    return click.command(epilog=ABOUT_RUN + ASK_CODES)(command)
 
 
 _RUN = click.argument("run", required=False)

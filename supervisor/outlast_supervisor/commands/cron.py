@@ -40,7 +40,9 @@ _MAIL = "/usr/sbin/sendmail"
 @click.option("--every", default="5m", show_default=True, help="How often cron starts it.")
 @click.option("--install", is_flag=True, help="Put the lines into your crontab.")
 @click.option("--remove", is_flag=True, help="Take them out of it again; a running job goes on.")
-@click.option("--run-dir", type=click.Path(file_okay=False), help="As of outlast run.")
+@click.option(
+    "--run-dir", type=click.Path(file_okay=False), help="Where the run lies; else the job file says."
+)
 @click.option("--log", type=click.Path(dir_okay=False), help="Append errors to this file; no mail is sent.")
 @quiet_option
 @json_option

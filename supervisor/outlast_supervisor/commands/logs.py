@@ -11,6 +11,7 @@ import click
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.units import parse_duration
 from outlast_supervisor.commands.shared import (
+    ABOUT_RUN,
     SHOW_CODES,
     Failed,
     json_option,
@@ -25,7 +26,7 @@ from outlast_supervisor.targets import await_run, find_run
 _CLEAR = "\r\x1b[2K"
 
 
-@click.command(epilog=SHOW_CODES)
+@click.command(epilog=ABOUT_RUN + SHOW_CODES)
 @click.argument("run", required=False)
 @click.option(
     "-f",

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from outlast_supervisor.commands.shared import (
+    ABOUT_RUN,
     SHOW_CODES,
     Failed,
     json_option,
@@ -19,7 +20,7 @@ from outlast_supervisor.commands.shared import (
 )
 
 
-@click.command(epilog=SHOW_CODES)
+@click.command(epilog=ABOUT_RUN + SHOW_CODES)
 @click.argument("run", required=False)
 @click.option(
     "-o", "--output", metavar="FILE", help='Where it goes; "-" is stdout. [default: NAME.html here]'

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+ABOUT_RUN = """\
+RUN is a run directory, a job file, a folder with a job.yaml in it, or the name of a job or run; by default the run
+at hand.
+
+"""
+
 EXIT_CODES = """\b
 Exit codes:
   0    done, also if it was done before

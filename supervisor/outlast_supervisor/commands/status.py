@@ -11,7 +11,9 @@ from outlast_supervisor.quick.show import show
 @click.command(epilog=SHOW_CODES)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes, until interrupted.")
-@click.option("--details/--no-details", default=None, help="Say more of each run; as for a single one.")
+@click.option(
+    "--details/--no-details", default=None, help="Say more of each run; by default of a single one."
+)
 @quiet_option
 @json_option
 def status(runs: tuple[str, ...], watch: bool, details: bool | None, quiet: bool, as_json: bool) -> None:
