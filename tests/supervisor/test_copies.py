@@ -85,6 +85,15 @@ def test_what_is_ours_is_ours_by_any_name(tmp_path: Path, run: RunDirectory, wor
     assert not works_elsewhere(works(run_id, moved_from), {run_id: run})
 
 
+def test_a_job_that_a_worker_has_submitted_to_slurm_is_not_ours(run: RunDirectory, works: Works) -> None:
+    """It has inherited the mark, its first process too, which that of our own job never has."""
+    run_id = run.read_run().run_id
+    first = works(run_id, run.path, "sh", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "sh")
+    below = works(run_id, run.path, "env", f"SLURM_TASK_PID={first}")
+    own = works(run_id, run.path, "env", f"SLURM_TASK_PID={os.getpid()}")
+    assert [works_elsewhere(pid, {run_id: run}) for pid in (first, below, own)] == [True, True, False]
+
+
 @needs_mounts
 def test_what_is_ours_is_ours_on_another_mount(tmp_path: Path, run: RunDirectory, works: Works) -> None:
     """A path is looked up as the process sees it; a place that only it has does not make it another's."""
