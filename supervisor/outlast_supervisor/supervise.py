@@ -333,7 +333,8 @@ def _refuse_held(known: History, digests: dict[str, str], options: RunOptions, o
             return f"{what} changed"
     raise Refused(
         ExitCode.HELD,
-        f"{_held(known.held)}; go on with --release, or change the job file or its code",
+        f"{_held(known.held)}; go on with --release (under a scheduler: outlast release), or change the job file or "
+        "its code",
         other,
     )
 

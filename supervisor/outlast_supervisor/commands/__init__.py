@@ -21,6 +21,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "verify": ("verify", "verify", "Check every generation against its index."),
     "save": ("ask", "save", "Ask a run to save at the next boundary and go on."),
     "stop": ("ask", "stop", "Save and stop a run, and hold it until it is released."),
+    "release": ("ask", "release", "Lift a hold, and start nothing."),
     "restart": ("ask", "restart", "Save, and start a new attempt."),
     "reload": ("ask", "reload", "Have the job file read again."),
     "pin": ("ask", "pin", "Keep a generation whatever the policy says."),

@@ -1,4 +1,4 @@
-"""`outlast save|stop|restart|reload|pin`: ask a run's supervisor, wherever it is, and wait for its answer."""
+"""`outlast save|stop|release|restart|reload|pin`: ask a run's supervisor, wherever it is, and wait for its answer."""
 
 from __future__ import annotations
 
@@ -66,6 +66,11 @@ def _stop(run: str | None, **how: Any) -> int:
     return _ask(found, "stop", {}, **how)
 
 
+def _release(run: str | None, **how: Any) -> int:
+    """Lift a hold, and start nothing: the next start goes on, whoever makes it."""
+    return _told("", *_lift(find_run(run)), how["quiet"], how["as_json"])
+
+
 def _restart(run: str | None, **how: Any) -> int:
     """Save, end this attempt, and start a new one."""
     return _ask(find_run(run), "restart", {}, **how)
@@ -97,6 +102,7 @@ def _pin(run: str | None, generation: str | None, remove: bool, **how: Any) -> i
 
 save = _asking(_RUN(_save))
 stop = _asking(_RUN(_stop))
+release = _asking(_RUN(_release))
 restart = _asking(_RUN(_restart))
 reload = _asking(_RUN(_reload))
 pin = _asking(
@@ -186,10 +192,25 @@ def _hold(run: RunDirectory) -> str | None:
                 "code_digest": known.code_digest,
             }
             record(run, (events.HELD, data))
-            _show_held(run, str(data["reason"]))
+            _show(run, state="held", held=str(data["reason"]))
     except OSError as error:
         raise Failed(f'cannot hold "{run.path}": {error.strerror or error}', 73) from error
     return 'no supervisor was running; the run is held, "outlast run JOB --release" lifts it'
+
+
+def _lift(run: RunDirectory) -> tuple[bool, str]:
+    """Record a release, as a start with --release would."""
+    try:
+        with held_lock(run) as busy:
+            if busy is not None:
+                return False, f"not released: {busy.text}"
+            if history_of(run).held is None:
+                return True, "the run is not held"
+            record(run, (events.RELEASED, {"by": _who(), "why": "outlast release"}))
+            _show(run, state="finished", held=None, reason=f"released by {_who()}")
+    except OSError as error:
+        raise Failed(f'cannot release "{run.path}": {error.strerror or error}', 73) from error
+    return True, "released; the next start goes on"
 
 
 def _pin_alone(run: RunDirectory, name: str, remove: bool) -> str | None:
@@ -206,7 +227,7 @@ def _pin_alone(run: RunDirectory, name: str, remove: bool) -> str | None:
     return unpinned(name) if remove else pinned(name)
 
 
-def _show_held(run: RunDirectory, reason: str) -> None:
+def _show(run: RunDirectory, **changes: str | None) -> None:
     status = run.read_status()
     if status is not None:
-        run.write_status({**status, "state": "held", "held": reason, "as_of": time.time()})
+        run.write_status({**status, **changes, "as_of": time.time()})

@@ -143,6 +143,28 @@ def test_stop_without_a_supervisor_holds_the_run(
     assert "already held" in capsys.readouterr().out
 
 
+def test_release_lifts_a_hold_and_starts_nothing(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a login node nobody wants the training to start; whoever has the run, or no hold, is told."""
+    journal(run, (events.SUPERVISOR_STARTED, {"identity": "x", "version": "0"}))
+    status_of(run, as_of=0.0)
+    assert invoke(["stop"]) == 0
+    capsys.readouterr()
+    assert invoke(["release"]) == 0
+    assert capsys.readouterr().out == "released; the next start goes on\n"
+    assert read_history(run).held is None
+    status = run.read_status() or {}
+    assert (status["state"], status["held"]) == ("finished", None)
+    assert invoke(["release"]) == 0
+    assert capsys.readouterr().out == "the run is not held\n"
+    lock = RunLock(run)
+    assert not isinstance(lock.acquire(), Busy)
+    assert invoke(["release"]) == 1
+    assert "not released" in capsys.readouterr().err
+    lock.release()
+
+
 def test_pin_without_a_supervisor_is_there_for_the_next(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
