@@ -125,6 +125,15 @@ def test_a_model_without_an_optimizer_is_warned_about(tmp_path: Path, warm: Warm
     assert all("a model is registered and no optimizer" in log.read_text() for log in logs)
 
 
+def test_a_slip_in_what_is_to_be_proven_is_no_proof(tmp_path: Path, warm: Warm) -> None:
+    """Nothing is called that, so nothing was compared: 2, with the names that there are."""
+    command = warm.command(BROKEN / "forgotten_optimizer.py")
+    proved = prove(tmp_path, command, "--cut", "2", "--steps", "4", "--only", "modle", env=warm.env)
+    assert (proved.code, proved.found["verdict"]) == (2, "undecided"), proved.err
+    assert 'nothing is called "modle": --only takes stop,' in proved.found["reason"]
+    assert "model" in proved.found["reason"]
+
+
 def test_an_order_by_hash_is_found_by_trying_one_hash_seed(tmp_path: Path) -> None:
     """A job whose order hangs on the hash seed differs from itself, and agrees once the seed is given."""
     command = ["{python}", str(BROKEN / "hash_order.py")]

@@ -316,6 +316,7 @@ SEEN, IDLING = ControlVerdict("model", "detected", ""), ControlVerdict("pen", "n
         ([EXACT, FlowVerdict("kill@4", "undecided")], [SEEN], "", "undecided", 2),
         ([EXACT], [SEEN, ControlVerdict("ema", "undecided", "")], "", "undecided", 2),
         ([], [], "the reference failed", "undecided", 2),
+        ([], [], "", "proves nothing", 2),
     ],
 )
 def test_the_whole_is_the_worst_of_its_parts(

@@ -112,7 +112,9 @@ class Prover:
             cuts, more = plan.choose_cuts(reference.steps)
             notes += more
             flows = self._cut_flows(cuts)
-        asked = self._controls(flows)
+        if strange := self._strange(cuts, flows):
+            return self._made(began, cuts, notes, [], [], undecided=strange)
+        asked = [flow for flow in self._controls(flows) if plan.wanted(flow, options.only)]
         idle = {f.part: not_needed(f.part, reference, f.cut or 0, self._idle) for f in asked}
         controls = [flow for flow in asked if idle[flow.part] is None]
         shown = [flow for flow in flows if plan.wanted(flow, options.only)]
@@ -143,8 +145,18 @@ class Prover:
 
     def _controls(self, flows: Sequence[Flow]) -> list[Flow]:
         parts = plan.parts_of(self._reference.record(flows[0].cut or 0)) if flows else []
-        every = [plan.control(part, flows[0], self._frame) for part in parts]
-        return [flow for flow in every if plan.wanted(flow, self._options.only)]
+        return [plan.control(part, flows[0], self._frame) for part in parts]
+
+    def _strange(self, cuts: Sequence[Cut], flows: Sequence[Flow]) -> str:
+        """What was asked for alone and is no flow and no part: a slip would prove nothing, and call it held."""
+        ways = [plan.cut_flow(way, cut.step, self._frame) for cut in cuts for way in WAYS]
+        controls = self._controls(flows)
+        known = [plan.repeat(self._frame), *ways, *controls]
+        for word in self._options.only:
+            if not any(plan.wanted(flow, [word]) for flow in known):
+                parts = ", ".join(flow.part for flow in controls)
+                return f'nothing is called "{word}": --only takes stop, kill, save, repeat, controls, {parts}'
+        return ""
 
     def _trouble(self, first: Flow, cuts: Sequence[Cut]) -> str:
         """Why there is nothing to compare with, or empty."""

@@ -163,6 +163,8 @@ def whole(
     if controls and not detected and not partial:
         reason = "no part of this job's state can be told from that of a fresh start"
         return Whole(Answer.UNDECIDED, "proves nothing", reason)
+    if not flows and not controls:
+        return Whole(Answer.UNDECIDED, "proves nothing", "nothing was compared")
     exact = all(flow.verdict == EXACT for flow in flows)
     how = "every difference is 0" if exact else "every difference is within the tolerance"
     noticed = f"{detected} of {len(controls)} left-out parts detected" if controls else "no control was run"
