@@ -87,11 +87,20 @@ def step_longest(live: Live) -> float | None:
 
 
 def fit_times(ledger: Ledger, live: Live, grace: float) -> tuple[float, float]:
-    """Step and save times for the deadline; before any save was measured the worker gets the grace for one."""
+    """Step and save times for the deadline; before any save was measured the worker gets the grace for one.
+
+    Half of the attempt's time is for training, or one that is shorter than that would be ended as it begins.
+    """
     step, save = step_longest(live), save_p95(ledger)
     if save is None:
-        return step or 0.0, grace / cadence.DOUBLED
-    return (grace / (2 * cadence.DOUBLED) if step is None else step), save
+        step, save = step or 0.0, grace / cadence.DOUBLED
+    elif step is None:
+        step = grace / (2 * cadence.DOUBLED)
+    if ledger.deadline is not None:
+        most = max(0.0, ledger.deadline - live.started_at) / (2 * cadence.DOUBLED)
+        step = step if live.trained else min(step, most)
+        save = min(save, max(0.0, most - step))
+    return step, save
 
 
 def watched_phase(live: Live) -> str:

@@ -228,6 +228,13 @@ def test_before_a_save_was_measured_it_gets_the_grace() -> None:
     assert next_due(state, policy(), 60.0) == 68.0
 
 
+def test_half_of_an_attempt_is_for_training() -> None:
+    """With a grace of 30 s, or saves that take as long, an attempt that has 40 s is not ended as it begins."""
+    for saves in ((), (30.0,)):
+        state: State = Starting(Ledger(attempt=1, deadline=40.0, saves=saves), live())
+        assert next_due(state, policy(), 0.0) == 20.0
+
+
 def test_a_new_attempt_knows_what_saves_took_in_those_before() -> None:
     """Seals stay known when the next attempt is launched, so its first save is begun in time."""
     times = live().times.seen("train", 1.0)
