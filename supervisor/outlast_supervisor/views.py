@@ -152,7 +152,7 @@ def _notes(status: Mapping[str, Any], facts: Facts) -> tuple[str, ...]:
 
 
 def _held(reason: str) -> str:
-    cure = "" if "--release" in reason else '; "outlast run JOB --release" lifts it'
+    cure = "" if "--release" in reason else '; "outlast release RUN" lifts it'
     return f"held: {reason}{cure}"
 
 

@@ -85,7 +85,7 @@ def test_a_killed_supervisor_is_told_at_once_with_the_cure() -> None:
     [
         ({"unprotected": "no space left"}, "unprotected: no space left"),
         ({"violation": "nothing sealed for 90 s"}, "violation: nothing sealed"),
-        ({"held": "stopped by ann"}, "--release"),
+        ({"held": "stopped by ann"}, "outlast release RUN"),
         ({"unjournaled": True}, "unjournaled"),
         ({"pending": "SIGTERM pending, last boundary 3 s ago, in phase eval"}, "SIGTERM pending"),
         ({"exclusion": "flock on nfs4 may not reach other hosts"}, "exclusion: flock"),

@@ -195,7 +195,7 @@ def _hold(run: RunDirectory) -> str | None:
             _show(run, state="held", held=str(data["reason"]))
     except OSError as error:
         raise Failed(f'cannot hold "{run.path}": {error.strerror or error}', 73) from error
-    return 'no supervisor was running; the run is held, "outlast run JOB --release" lifts it'
+    return 'no supervisor was running; the run is held, "outlast release RUN" lifts it'
 
 
 def _lift(run: RunDirectory) -> tuple[bool, str]:
