@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from outlast_worker.state import TrainingState
 SCRIPT = Path(__file__).parent / "scripts" / "overlooking.py"
 GATHERED = "gradients were gathered before the boundary of step"
 LOST = "that was not passed to the Checkpointer"
-OTHERWISE = "has other tensors or groups at step"
+OTHERWISE = "at step {} than at the save before"
 
 
 class Watched:
@@ -184,10 +185,15 @@ def _prune(run: Watched) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "part"), [(_unfreeze, "optimizer"), (_replace, "model"), (_prune, "model")]
+    ("change", "part", "what"),
+    [
+        (_unfreeze, "optimizer", "parameter groups"),
+        (_replace, "model", "tensors"),
+        (_prune, "model", "tensors"),
+    ],
 )
 def test_what_is_made_otherwise_in_training_is_told_and_refused_with_the_cure(
-    watched: Callable[..., Watched], change: Callable[[Watched], None], part: str
+    watched: Callable[..., Watched], change: Callable[[Watched], None], part: str, what: str
 ) -> None:
     """Groups added, layers replaced: said at the next save once; a script that begins as before is told how to go on,
     and one that makes them again before the restore does."""
@@ -198,7 +204,8 @@ def test_what_is_made_otherwise_in_training_is_told_and_refused_with_the_cure(
     for _ in range(2):
         run.train()
     assert len(run.said) == 1
-    assert run.said[0].startswith(f"{part} {OTHERWISE} 2 ")
+    assert run.said[0].startswith(f"{part} has other {what}")
+    assert OTHERWISE.format(2) in run.said[0]
     saved, kinds = run.state.parts.capture()
     other = watched()
     with pytest.raises(PartError, match="is made so again before the restore"):
@@ -208,8 +215,45 @@ def test_what_is_made_otherwise_in_training_is_told_and_refused_with_the_cure(
     third.state.parts.restore(saved, kinds)
 
 
+def test_flags_that_the_training_changes_are_told(watched: Callable[..., Watched]) -> None:
+    """Weights that thaw, and a norm that freezes, are not in the state: each is said once."""
+    run = watched()
+    for change in (
+        lambda: run.net[0].requires_grad_(False),
+        lambda: run.net[1].eval(),
+        lambda: None,
+    ):
+        run.train()
+        change()
+    run.train()
+    assert len(run.said) == 2
+    assert f"frozen parameters {OTHERWISE.format(2)}" in run.said[0]
+    assert f"modules in eval mode {OTHERWISE.format(3)}" in run.said[1]
+
+
+def test_a_layer_that_begins_anew_is_no_news(watched: Callable[..., Watched]) -> None:
+    """One of the same shapes in the place of another goes back into what the script makes at its start."""
+    run = watched()
+    run.net[2].requires_grad_(False)
+    run.train()
+    run.said.clear()
+    run.net[2] = nn.Linear(3, 1)
+    gc.collect()
+    run.train()
+    assert run.said == []
+
+
+def test_a_model_that_is_in_eval_mode_as_a_whole_is_no_news(watched: Callable[..., Watched]) -> None:
+    """A script may evaluate before a boundary, and set the model to train after it."""
+    run = watched()
+    for training in (True, False, True, False):
+        run.net.train(training)
+        run.train()
+    assert run.said == []
+
+
 def test_each_is_said_in_the_log_of_a_training(run: Listener) -> None:
     """A script that does all three goes on, and its attempt's log has a line for each."""
     code, output = run.through(OUTLAST_SAVE_EVERY_STEPS="4")
     assert code == 0, output
-    assert [output.count(words) for words in (GATHERED, LOST, OTHERWISE)] == [1, 1, 1], output
+    assert [output.count(words) for words in (GATHERED, LOST, "than at the save before")] == [1, 1, 1], output

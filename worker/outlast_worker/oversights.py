@@ -20,7 +20,9 @@ class Oversights:
     def __init__(self, parts: Parts, trees: Mapping[str, Any]) -> None:
         self._parts = parts
         self._known = parts.optimizers()
-        self._shapes = parts.shapes(trees)
+        self._made = {name: _Made(part) for name, part in parts.restored_by_torch().items()}
+        for name, made in self._made.items():
+            made.changed(trees[name])
         self._strangers: weakref.WeakSet[torch.optim.Optimizer] | None = weakref.WeakSet()
         self._stepped = self._known_stepped = False  # since the last boundary, and the last save
         # a GradScaler skips updates, and an optimizer without hooks does not tell of any
@@ -48,12 +50,11 @@ class Oversights:
 
     def at_save(self, step: int, trees: Mapping[str, Any]) -> None:
         """What is not in these trees of the parts, or goes back into no script that begins as this one began."""
-        before, self._shapes = self._shapes, self._parts.shapes(trees)
-        for part, shape in self._shapes.items():
-            if shape != before[part]:
+        for part, made in self._made.items():
+            if other := made.changed(trees[part]):
                 say(
-                    f"{part} has other tensors or groups at step {step} than at the save before, and a restart can "
-                    f"take them up only in a script that has them: {MADE_AGAIN}"
+                    f"{part} has other {' and '.join(other)} at step {step} than at the save before, and a restart "
+                    f"begins with those of the script: {MADE_AGAIN}"
                 )
         known, self._known_stepped = self._known_stepped, False
         if self._strangers and (stranger := self._lost(self._strangers, trees, known)) is not None:
@@ -92,6 +93,45 @@ class Oversights:
             if own and saved.isdisjoint(own) and not (known and ours.isdisjoint(trained)):
                 return stranger
         return None
+
+
+class _Made:
+    """How a module or an optimizer is made, so far as a restore has to find that again."""
+
+    def __init__(self, part: torch.nn.Module | torch.optim.Optimizer) -> None:
+        self._part = part
+        self._before: dict[str, Any] = {}
+        self._parameters: list[weakref.ref[torch.nn.Parameter]] = []
+        self._modules: list[weakref.ref[torch.nn.Module]] = []
+
+    def changed(self, tree: Mapping[str, Any]) -> list[str]:
+        """What differs from the call before; ``tree`` is the part's state."""
+        found: dict[str, Any] = {}
+        if isinstance(self._part, torch.optim.Optimizer):
+            found["parameter groups"] = [len(group["params"]) for group in self._part.param_groups]
+        else:
+            tensors = ((key, item) for key, item in tree.items() if isinstance(item, torch.Tensor))
+            found["tensors"] = {key: tensor.shape for key, tensor in tensors}
+            if found["tensors"] != self._before.get("tensors") or not self._all_live():
+                self._walk(self._part)
+            found["frozen parameters"] = [
+                p.requires_grad for ref in self._parameters if (p := ref()) is not None
+            ]
+            if self._part.training:  # one that is in eval mode as a whole does not show it
+                found["modules in eval mode"] = [
+                    m.training for ref in self._modules if (m := ref()) is not None
+                ]
+        before, self._before = self._before, self._before | found
+        return [what for what, item in found.items() if before.get(what, item) != item]
+
+    def _all_live(self) -> bool:
+        return all(p() is not None for p in self._parameters) and all(m() is not None for m in self._modules)
+
+    def _walk(self, module: torch.nn.Module) -> None:
+        """Look for its flags anew: to do so takes as long as its state dict, so only where it was made otherwise."""
+        self._parameters = [weakref.ref(parameter) for parameter in module.parameters()]
+        self._modules = [weakref.ref(inner) for inner in module.modules()]
+        self._before = {what: item for what, item in self._before.items() if what == "tensors"}
 
 
 def _mark(gradient: torch.Tensor | None) -> tuple[int, int]:

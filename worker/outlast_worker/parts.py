@@ -18,7 +18,7 @@ from outlast_worker.typewalk import NotLoadable, kind_name
 
 STATEFUL = "stateful"
 MADE_AGAIN = (
-    "what the training makes otherwise on its way (layers, parameter groups) is made so again before the restore: "
+    "what the training makes otherwise on its way (layers, groups, flags) is made so again before the restore: "
     "ckpt.step_count, ckpt.epoch and ckpt.extra can be read before “with ckpt:”"
 )
 
@@ -117,19 +117,13 @@ class Parts:
         """Whether one of them is of this kind."""
         return any(isinstance(value, kind) for value in self._values.values())
 
-    def shapes(self, trees: Mapping[str, Any]) -> dict[str, Any]:
-        """What a restore of these trees has to find again: the tensors of modules, the groups of optimizers."""
-        found: dict[str, Any] = {}
-        for name, value in self._values.items():
-            if self._kinds[name] == OPTIMIZER:
-                found[name] = [len(group["params"]) for group in value.param_groups]
-            elif _restores_as_torch(value):
-                found[name] = {
-                    key: tensor.shape
-                    for key, tensor in trees[name].items()
-                    if isinstance(tensor, torch.Tensor)
-                }
-        return found
+    def restored_by_torch(self) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
+        """Those whose state goes back by torch's own rules, into what is made as it was."""
+        return {
+            name: value
+            for name, value in self._values.items()
+            if self._kinds[name] == OPTIMIZER or _restores_as_torch(value)
+        }
 
     def _capture(self, name: str) -> Any:
         value = self._values[name]
