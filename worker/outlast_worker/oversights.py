@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,6 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from outlast_worker.output import say
 from outlast_worker.parts import MADE_AGAIN, Parts
 from outlast_worker.shards import Place, place
+
+_LOOKED_AT = 32  # parameters at each boundary
 
 
 class Oversights:
@@ -77,9 +80,10 @@ class Oversights:
             self._strangers.add(optimizer)
 
     def _gradient(self) -> torch.Tensor | None:
-        """The first that there is."""
+        """The first that there is among some parameters: to look at all of them would cost each step its time."""
         groups = (group for optimizer in self._known for group in optimizer.param_groups)
-        return next((p.grad for group in groups for p in group["params"] if p.grad is not None), None)
+        some = itertools.islice((p for group in groups for p in group["params"]), _LOOKED_AT)
+        return next((p.grad for p in some if p.grad is not None), None)
 
     def _lost(
         self, strangers: Iterable[torch.optim.Optimizer], trees: Mapping[str, Any], known: bool
