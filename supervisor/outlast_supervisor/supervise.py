@@ -25,6 +25,7 @@ from outlast_jobs.jobfile import Job
 from outlast_jobs.locks import Busy, Held, RunLock, read_holder
 from outlast_jobs.pacing import VANISHED
 from outlast_jobs.rundir import RunDirectory
+from outlast_jobs.verify import scan
 
 from . import early, namesake
 from .answering import answering
@@ -122,7 +123,7 @@ def _begin(options: RunOptions, begun: Callable[[], None]) -> int:
         released = _refuse_held(known, digests, options, other)
         if warning and (other or not options.quiet):
             print(f"outlast: warning: {warning}", file=sys.stderr)
-        if not options.quiet and job.signals.mode == "outlast" and (vain := _in_vain(known)):
+        if not options.quiet and job.signals.mode == "outlast" and (vain := _in_vain(run, known)):
             print(f"outlast: warning: {vain}", file=sys.stderr)
         if released and known.held is not None:
             if not options.quiet:
@@ -184,9 +185,13 @@ def _compare(run: RunDirectory, job: Job, known: History, digests: dict[str, str
     return other, namesake.warning(former if changed else None, job, other)
 
 
-def _in_vain(known: History) -> str:
+def _in_vain(run: RunDirectory, known: History) -> str:
     """What is to be said where nothing came of several attempts, since each was ended from outside too early."""
-    saved = max((name.attempt for name in map(GenerationName.parse, known.sealed) if name), default=0)
+    try:  # what lies there counts: the last save of a worker whose supervisor was killed is in no journal
+        names = [GenerationName.parse(path.name) for path in scan(run.checkpoints)]
+    except OSError:
+        return ""
+    saved = max((name.attempt for name in names if name), default=0)
     last = itertools.takewhile(
         lambda attempt: attempt.number > saved and attempt.outcome in (Kind.SAVED, VANISHED),
         reversed(known.attempts),

@@ -139,6 +139,18 @@ def test_starts_that_bring_nothing_are_told(make_run: MakeRun) -> None:
     assert "saved nothing" not in supervisor.output
 
 
+def test_what_a_worker_saves_after_its_supervisor_was_killed_is_not_nothing(make_run: MakeRun) -> None:
+    """A start after several such kills goes on from the newest of these saves, and does not say that there is none."""
+    run = make_run({"command": ["{python}", "{scripts}/plain.py", "--steps", "100000", "--seconds", "0.01"]})
+    for number in range(1, 5):
+        supervisor = run.start()
+        run.until_step(1, attempt=number)
+        supervisor.kill()
+        run.until(lambda: not run.of_attempts(), "the end of the worker")
+    assert [found.path.name.rpartition(".")[2] for found in run.verified()[:3]] == ["a0004", "a0003", "a0002"]
+    assert "saved nothing" not in "".join(each.output for each in run.supervisors)
+
+
 def test_a_reload_does_not_send_the_running_worker_another_ones_signals(make_run: MakeRun) -> None:
     """After signals were changed in the job file the running worker is stopped with the one it knows."""
     script = WAITS.replace(
