@@ -49,7 +49,7 @@ class Loop:
         self.on_result: Callable[[str, Any, BaseException | None], None] = lambda tag, result, error: None
         self.on_idle: Callable[[float], None] = lambda now: None
         self.on_pause: Callable[[float], None] = lambda seconds: None
-        self.on_jump: Callable[[float], None] = lambda seconds: None
+        self.on_jump: Callable[[float, bool], None] = lambda seconds, suspended: None
         self.dues: list[Callable[[], float | None]] = []
         self.stopped = False
         self._events: deque[ev.Event] = deque()
@@ -57,7 +57,7 @@ class Loop:
         # pipes: one holds 65,536 single bytes, a pair of sockets 278, and what it does not hold is a lost signal
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signal_read, self._signal_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._clocks = Clocks(time.time(), time.monotonic())
+        self._clocks = Clocks.now()
         self._deaths = False
         self._heeded: set[int] = set()
         self._attended: dict[int, Callable[[], None]] = {}
@@ -156,8 +156,11 @@ class Loop:
         if late := stood_still(wanted, before, after):
             self.on_pause(late)
             self.post(ev.Paused(late))
-        if jumped := self._clocks.jump(time.time(), after):
-            self.on_jump(jumped)
+        was_set, suspended = self._clocks.look(Clocks.now())
+        if suspended:
+            self.on_jump(suspended, True)
+        if was_set:
+            self.on_jump(was_set, False)
         # messages come before deaths: the last words of a trainer are in the socket when its end is told
         for key, _ in sorted(ready, key=lambda r: _ORDER[r[0].data[0]]):
             self._read(*key.data)

@@ -120,8 +120,7 @@ class Session:
         self._asks.on_adopted, self._asks.on_warned = self._adopted, self._around.warned
         self._inbox = Inbox(run, filesystem_kind(run.path).network, self._wake_for_requests)
         self._began = time.monotonic()
-        self._watching = False
-        self._requests_waiting = False
+        self._watching = self._requests_waiting = False
         self._look_at: float | None = None
         self._lease_at = self._next_lease(time.monotonic())
         self._lock_at = self._began + LOCK_EVERY
@@ -274,10 +273,9 @@ class Session:
             self._loop.post(ev.RunGone(text, taken=True))
         elif tag == "requests":
             self._asks.take(result)
-        elif tag == "job":
-            if result:
-                changes = ["the job as resolved differs from the one before"]
-                self._carrier.note(journal.JOB_CHANGED, {**self._asks.digests, "changes": changes})
+        elif tag == "job" and result:
+            changes = ["the job as resolved differs from the one before"]
+            self._carrier.note(journal.JOB_CHANGED, {**self._asks.digests, "changes": changes})
         elif tag == "reload":
             self._asks.reloaded(result)
         elif tag == "pinned":
@@ -341,10 +339,12 @@ class Session:
         self._carrier.note(journal.PAUSED, {"seconds": round(seconds, 3)})
         self._around.resumed()
 
-    def _jumped(self, seconds: float) -> None:
+    def _jumped(self, seconds: float, suspended: bool) -> None:
         self._around.jumped()
-        self._carrier.note(journal.CLOCK_JUMPED, {"seconds": round(seconds, 3)})
-        self._display.tell(f"the clock jumped by {seconds:+.0f} s; no duration is touched by that", "warning")
+        event = journal.PAUSED if suspended else journal.CLOCK_JUMPED
+        self._carrier.note(event, {"seconds": round(seconds, 3)})
+        what = "the machine was suspended for {:.0f} s" if suspended else "the clock jumped by {:+.0f} s"
+        self._display.tell(f"{what.format(seconds)}; no duration is touched by that", "warning")
 
     def _adopted(self, job: Job) -> None:
         """The job file was read again."""
