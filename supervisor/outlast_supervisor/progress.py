@@ -165,7 +165,7 @@ def _fit(line: str, width: int) -> str:
 
 
 def describe(snapshot: Mapping[str, Any], wall: float) -> str:
-    """One line: name, step and total, what is wrong, loss, rate, time left, steps at risk, last save."""
+    """One line: name, step and total, steps at risk, what is wrong, loss, rate, time left, last save."""
     get = snapshot.get
     parts = [str(get("name") or "run")]
     trains = _trains(snapshot)
@@ -175,13 +175,13 @@ def describe(snapshot: Mapping[str, Any], wall: float) -> str:
         parts.append("done" if get("done") is True else str(get("state") or "starting"))
     if get("phase") not in (None, "train"):
         parts.append(str(get("phase")))
+    if risk := at_risk(snapshot):
+        parts.append(f"at risk {risk}")
     if get("pending"):
         parts.append(str(get("pending")))
     parts.extend(f"{key}: {get(key)}" for key in ("unprotected", "violation") if get(key))
     if trains:
         parts.extend(measures(snapshot))
-    if risk := at_risk(snapshot):
-        parts.append(f"at risk {risk}")
     save = get("last_save")
     if isinstance(save, Mapping) and (at := number(save.get("at"))) is not None:
         parts.append(f"saved {format_duration(max(0, round(wall - at)))} ago")

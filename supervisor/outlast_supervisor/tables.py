@@ -12,6 +12,8 @@ from rich.text import Text
 
 from outlast_supervisor.views import HEADINGS, Row
 
+# where there is no room for all: rather a column less than cells that are folded
+_FIRST_TO_GO = ("RATE", "LOSS", "SAVED", "LEFT")
 _STYLES = {"good": "green", "busy": "", "bad": "bold red"}
 
 
@@ -20,7 +22,7 @@ def show(rows: Sequence[Row], *, detailed: bool, clear: bool) -> None:
     console = Console(no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False)
     if clear:
         console.clear()
-    console.print(_table(rows))
+    console.print(_table(rows, console.width))
     for item in rows:
         named = len(rows) > 1
         for note in item.notes:
@@ -30,8 +32,13 @@ def show(rows: Sequence[Row], *, detailed: bool, clear: bool) -> None:
             _details(console, item)
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[Row], width: int) -> Table:
     used = [i for i in range(len(HEADINGS)) if any(item.cells[i] for item in rows)]
+    wide = {i: max(len(line[i]) for line in (HEADINGS, *(item.cells for item in rows))) + 2 for i in used}
+    for heading in _FIRST_TO_GO:
+        at = HEADINGS.index(heading)
+        if sum(wide[i] for i in used) > width and at in used:
+            used.remove(at)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i in used:
         table.add_column(HEADINGS[i], header_style="bold", overflow="fold")

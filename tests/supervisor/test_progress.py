@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -84,7 +87,7 @@ def pipe() -> Iterator[Pipe]:
 def test_one_line_says_step_total_loss_rate_time_left_last_save_and_risk() -> None:
     """Everything that a person at the terminal wants, in one line."""
     assert describe(SNAPSHOT, 1012.0) == (
-        "bytelm  step 500/2000  loss 2.1034  12.3 steps/s  left 2m 3s  at risk 20 steps, 12 s  saved 12 s ago"
+        "bytelm  step 500/2000  at risk 20 steps, 12 s  loss 2.1034  12.3 steps/s  left 2m 3s  saved 12 s ago"
     )
 
 
@@ -231,6 +234,21 @@ def test_a_real_terminal_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert text.startswith("\r\x1b[2K\x1b[1mbytelm")
 
 
+def test_a_narrow_terminal_still_has_what_is_at_risk() -> None:
+    """What is at risk outlasts all but the name and the step where the line is too long."""
+    much = {**SNAPSHOT, "step": 123456, "total": 2000000, "steps_at_risk": 1200, "pending": "x" * 30}
+    for columns, gone in ((120, "saved"), (80, "loss"), (60, "x" * 30)):
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+        with os.fdopen(slave, "w") as terminal:
+            Progress(terminal, color=False).update(much, 0.0)
+            text = os.read(master, 10_000).decode().removeprefix("\r\x1b[2K")
+        os.close(master)
+        assert text.startswith("bytelm  step 123456/2000000  at risk 1200 steps, 12 s")
+        assert len(text) < columns
+        assert gone not in text
+
+
 def test_a_terminal_whose_window_hangs_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a terminal with a little room left does not take is not waited for, as at the end of a lost connection."""
     monkeypatch.setattr(outlet_module, "_LAST_WAIT", 0.05)
@@ -276,10 +294,10 @@ def test_the_daemon_never_loads_what_only_people_need() -> None:
 
 def test_a_narrow_terminal_shows_whole_parts(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
     """What does not fit is left out from the end, part by part; nothing wraps."""
-    monkeypatch.setattr(Progress, "_width", lambda self: 40)
+    monkeypatch.setattr(Progress, "_width", lambda self: 50)
     progress = Progress(pipe, live=True, color=False)
     progress.update(SNAPSHOT, 0.0)
-    assert pipe.text() == "\r\x1b[2Kbytelm  step 500/2000  loss 2.1034"
+    assert pipe.text() == "\r\x1b[2Kbytelm  step 500/2000  at risk 20 steps, 12 s"
 
 
 def test_a_file_gets_every_line_in_order(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outlast_supervisor import tables
 from outlast_supervisor.views import HEADINGS, LARGE_LOG, SILENT, Facts, Row, ended, plain, row, silent
 
 NOW = 1_700_000_000.0
@@ -146,6 +147,25 @@ def test_columns_are_aligned_and_empty_ones_left_out() -> None:
     assert "LOSS" not in lines[0]
     assert lines[0].index("STATE") == lines[1].index("running") == lines[2].index("running")
     assert lines[3] == "  ! unprotected: full"
+
+
+def test_a_narrow_terminal_has_fewer_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole columns are left out rather than cells folded, and never what is at risk."""
+    widths = {
+        120: HEADINGS,
+        80: [*HEADINGS[:5], *HEADINGS[6:]],
+        60: [*HEADINGS[:4], *HEADINGS[6:]],
+        45: HEADINGS[:4],
+    }
+    for columns, shown in widths.items():
+        monkeypatch.setenv("COLUMNS", str(columns))
+        tables.show([made()], detailed=False, clear=False)
+        head, *rest = capsys.readouterr().out.splitlines()
+        assert head.split() == " ".join(shown).split()
+        assert len(rest) == 1
+        assert "20 steps, 40 s" in rest[0]
 
 
 odd = st.none() | st.booleans() | st.integers(0, 99) | st.text(max_size=4)
