@@ -203,7 +203,7 @@ def steps(path: Path) -> Iterator[Line]:
         if not isinstance(line, dict) or "schema" in line:
             continue
         step = line.get("step")
-        if type(step) is int and step > last:
+        if type(step) is int and last < step < 2**63:
             last = step
             yield line
 
@@ -230,7 +230,12 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 def _number(value: Any) -> float | None:
     if isinstance(value, str):
         return float(value) if value in _NOT_FINITE else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _numbers(value: Any) -> list[float] | None:

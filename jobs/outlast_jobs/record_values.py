@@ -13,15 +13,19 @@ def text(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def whole(data: Mapping[str, Any], key: str) -> int | None:
-    """A whole number."""
+    """A whole number, of those that the journal writes."""
     value = data.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if -(2**63) <= value < 2**63 else None
 
 
 def floating(data: Mapping[str, Any], key: str) -> float | None:
     """A number."""
-    value = data.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value := data.get(key), float):
+        return value
+    found = whole(data, key)
+    return None if found is None else float(found)
 
 
 def mapping(data: Mapping[str, Any], key: str) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import stat
@@ -212,7 +211,7 @@ def number(value: object) -> float | None:
     """A finite number, or None for whatever else a snapshot may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= sys.float_info.max else None
 
 
 def step_text(snapshot: Mapping[str, Any]) -> str:
@@ -231,7 +230,7 @@ def loss_text(loss: object) -> str:
     """A loss to four digits after the point, whatever form it came in."""
     try:
         return f"{float(loss):.4f}" if isinstance(loss, (int, float, str)) and loss != "" else ""
-    except ValueError:
+    except (ValueError, OverflowError):
         return str(loss)
 
 

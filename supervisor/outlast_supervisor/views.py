@@ -209,8 +209,8 @@ def _save(save: Mapping[str, Any]) -> str:
     text = str(save.get("generation") or f"step {save.get('step')}")
     if save.get("at") is not None:
         text += f" at {when(save.get('at'))}"
-    seconds = save.get("seconds")
-    return f"{text}, took {format_duration(seconds)}" if isinstance(seconds, (int, float)) else text
+    seconds = number(save.get("seconds"))
+    return text if seconds is None else f"{text}, took {format_duration(seconds)}"
 
 
 def _cadence(found: object) -> str:

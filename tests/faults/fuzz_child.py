@@ -13,7 +13,7 @@ from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.faults.mutations import by_hand, damaged, odd_files, twisted
+from tests.faults.mutations import absurd, by_hand, damaged, odd_files, twisted
 from tests.faults.readers import Reader, make
 from tests.faults.scale import chance
 
@@ -94,6 +94,7 @@ def main(name: str, number: int, folder: Path) -> int:
 
 def _inputs(sample: bytes, random: object, number: int):  # type: ignore[no-untyped-def]
     yield from by_hand(sample)
+    yield from absurd(sample)
     for n in range(number):
         yield (damaged, twisted)[n % 2](sample, random)
 

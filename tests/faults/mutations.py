@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random as randoms
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,6 +80,13 @@ def by_hand(sample: bytes) -> Iterator[bytes]:
     yield b"a: " + b"!" * 1000
     for end in range(0, len(sample), max(1, len(sample) // 24)):
         yield sample[:end]
+
+
+def absurd(sample: bytes) -> Iterator[bytes]:
+    """Each number in it in turn, finite and out of all proportion."""
+    for found in re.finditer(rb'(?<=[\s:\[,"])-?\d[\d.]*(?=[\s,}\]"])', sample):
+        for value in (b"1e300", b"-1e300", b"1" * 400, b"1" * 30, b"111111111111"):
+            yield sample[: found.start()] + value + sample[found.end() :]
 
 
 def damaged(sample: bytes, random: randoms.Random) -> bytes:

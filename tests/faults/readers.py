@@ -29,6 +29,8 @@ from outlast_supervisor import chores, views
 from outlast_supervisor.intake import Intake, Trainers
 from outlast_supervisor.notify import _CREDENTIALS, _parse
 from outlast_supervisor.policy import Context
+from outlast_supervisor.reporting.gather import gather
+from outlast_supervisor.reporting.page import page
 from outlast_supervisor.states import Ledger, Running, State
 from outlast_supervisor.table import decide
 
@@ -58,6 +60,11 @@ METRICS = b"""{"schema":"outlast.metrics/1","attempt":2,"restored_step":100,"res
 {"step":101,"loss":0.5,"lr":[0.1],"t":1700000000.5,"epoch":0,"batch":1,"rng":{"torch":"00ff"},"ids":"aa"}
 {"step":102,"loss":"nan","lr":[0.1],"t":1700000001.5,"epoch":0,"batch":2,"rng":{"torch":"00fe"},"ids":"ab"}
 """
+STATUS = {
+    "as_of": 1.0, "name": "x", "state": "running", "phase": "train", "counters": {"crashed": 1}, "step": 1, "total": 9,
+    "loss": 0.5, "rate": 1.5, "eta": 5.5, "deadline": 9.5, "steps_at_risk": 1, "seconds_at_risk": 1.5, "attempt": 2,
+    "last_save": {"at": 1.0, "seconds": 0.5, "step": 1}, "cadence": {"seconds": 9.5}, "standby": {"uss": 77},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,7 @@ def make(folder: Path) -> dict[str, Reader]:
     for attempt in (1, 2):
         run.attempt_metrics(attempt).write_bytes(METRICS.replace(b'"attempt":2', b'"attempt":%d' % attempt))
         run.attempt_log(attempt).write_text('x\nTraceback:\n  File "a.py", line 1, in f\nValueError: x\n')
-    run.write_status(
-        {"as_of": 1.0, "name": "x", "state": "running", "last_save": {"at": 1.0}, "counters": {}, "step": 1}
-    )
+    run.write_status(STATUS)
     request = write_request(run, "pin", {"generation": str(NAME)}, "ann@here")
     lock = RunLock(run)
     lock.acquire()
@@ -119,9 +124,12 @@ def make(folder: Path) -> dict[str, Reader]:
         digest.write_bytes(digest_line((generation / "index.json").read_bytes()))
         return generations()
 
+    def report() -> str:
+        return page(gather(run, 2e9))
+
     def history() -> list[Any]:
         found = read_history(run)
-        return [read_journal(run), found, chores.taken_over(desk)]
+        return [read_journal(run), found, chores.taken_over(desk), report()]
 
     def lines() -> list[Any]:
         older = metrics.replayed(run, 2)
@@ -133,12 +141,13 @@ def make(folder: Path) -> dict[str, Reader]:
             chores.look(desk, 2),
             chores.examine(desk, 2),
             chores.audit(desk, 2),
+            report(),
         ]
 
     def status() -> list[Any]:
         found = run.read_status()
         seen = views.row(str(run.path), found, views.Facts(2.0))
-        return [found, seen, views.plain([seen], detailed=True)]
+        return [found, seen, views.plain([seen], detailed=True), report()]
 
     def holders() -> list[Any]:
         known = read_holder(run)

@@ -36,11 +36,15 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def time_ticks(since: float, until: float, most: int = 8) -> tuple[list[float], Callable[[float], str]]:
-    """Round moments of local time, and how they are written."""
+    """Round moments of local time, and how they are written; none where no calendar has them."""
+    try:
+        time.localtime(until)
+        offset = time.localtime(since).tm_gmtoff
+    except (OverflowError, ValueError, OSError):
+        return [], str
     span = until - since
     days = math.ceil(span / 86400 / most)
     step = next((float(step) for step in _CLOCK if span / step <= most), 86400.0 * days)
-    offset = time.localtime(since).tm_gmtoff
     first = math.ceil((since + offset) / step) * step - offset
     found = [first + step * number for number in range(max(0, math.floor((until - first) / step) + 1))]
     form = (
