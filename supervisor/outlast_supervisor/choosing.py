@@ -10,6 +10,7 @@ from outlast_jobs import events as journal
 from outlast_jobs import verify
 from outlast_jobs.claim import claim
 from outlast_jobs.errors import Fenced
+from outlast_jobs.generation import GenerationName
 from outlast_jobs.jobfile import Job
 from outlast_jobs.verify import Verdict
 
@@ -34,6 +35,9 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
         # first of all: a stale attempt that sealed after we chose would have trained for nothing
         attempt = _claimed(desk, order.attempt)
         found = _found(desk, job, order, forced)
+        verified = newest_verified(desk)
+        if isinstance(found, ev.Unusable):
+            return ev.Unusable(found.reason, verified)
         if not isinstance(found, ev.Chosen):
             return found
     except (OSError, Fenced) as error:
@@ -45,7 +49,14 @@ def choose(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:
         )
         return ev.ChooseFailed(f"{what}: {_said(error)}", "", gone)
     replay_until = furthest_step(desk, attempt)
-    return ev.Chosen(attempt, found.name, found.path, found.step, found.own, found.why, replay_until)
+    return ev.Chosen(
+        attempt, found.name, found.path, found.step, found.own, found.why, replay_until, verified
+    )
+
+
+def newest_verified(desk: Desk) -> str:
+    """The name of the newest generation that is remembered as read back whole; empty where there is none."""
+    return str(max(filter(None, map(GenerationName.parse, desk.remembered)), default=""))
 
 
 def _found(desk: Desk, job: Job, order: Choose, forced: str | None) -> Answer:

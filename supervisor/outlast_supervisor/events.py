@@ -40,12 +40,14 @@ class Chosen(Struct, frozen=True):
     own: bool  # False where it is the run's start_from
     why: str
     replay_until: int  # the furthest step that an earlier attempt reported, 0 where unknown
+    verified: str = ""  # the newest that was read back whole, of those that are left
 
 
 class Unusable(Struct, frozen=True):
     """Generations exist and none can be used."""
 
     reason: str
+    verified: str = ""
 
 
 class ChooseFailed(Struct, frozen=True):

@@ -99,7 +99,7 @@ def clearing_tick(state: Clearing, event: ev.Tick, ctx: Context) -> Step:
 
 
 def choosing_chosen(state: Choosing, event: ev.Chosen, ctx: Context) -> Step:
-    ledger = replace(state.ledger, attempt=event.attempt)
+    ledger = replace(state.ledger, attempt=event.attempt, verified=event.verified)
     data = {
         "attempt": ledger.attempt,
         "resume": event.name,
@@ -114,7 +114,7 @@ def choosing_chosen(state: Choosing, event: ev.Chosen, ctx: Context) -> Step:
 
 
 def choosing_unusable(state: Choosing, event: ev.Unusable, ctx: Context) -> Step:
-    return finish(state.ledger, ExitCode.UNUSABLE, event.reason)
+    return finish(replace(state.ledger, verified=event.verified), ExitCode.UNUSABLE, event.reason)
 
 
 def choosing_failed(state: Choosing, event: ev.ChooseFailed, ctx: Context) -> Step:

@@ -12,7 +12,6 @@ from outlast_jobs import __version__
 from outlast_jobs import events as journal
 from outlast_jobs.contract import Env
 from outlast_jobs.filesystem import filesystem_kind
-from outlast_jobs.generation import GenerationName
 from outlast_jobs.history import History
 from outlast_jobs.identity import ProcessIdentity, hostname
 from outlast_jobs.jobfile import Job
@@ -26,6 +25,7 @@ from . import chores, linux
 from . import events as ev
 from .asks import Asks
 from .carry import Carrier
+from .choosing import newest_verified
 from .deadlines import Deadlines
 from .display import Display
 from .hooks import Hooks
@@ -151,7 +151,7 @@ class Session:
         ledger = Ledger(
             attempt=max(self._known.highest_attempt, self._run.highest_attempt()),
             counters=Counters.from_dict(self._known.counted),
-            verified=_newest(self._carrier.desk.remembered),
+            verified=newest_verified(self._carrier.desk),
             resume=self._known.next_resume or "newest",
             past=self._known.past,
             saves=self._known.saves,
@@ -390,10 +390,6 @@ class Session:
 
 def _plain_stats(known: History) -> dict[str, dict[str, list[int]]]:
     return {name: dict(stats) for name, stats in known.remembered.items()}
-
-
-def _newest(names: dict[str, Any]) -> str:
-    return str(max(filter(None, map(GenerationName.parse, names)), default=""))
 
 
 def _commands(job: Job) -> dict[str, str | None]:

@@ -108,6 +108,7 @@ def test_a_bad_generation_is_kept_aside_and_the_one_before_is_used(copied: Run, 
     assert words in reasons(copied, journal.QUARANTINED)[victim.name]
     assert list(reasons(copied, journal.QUARANTINED)) == [victim.name]
     assert copied.generations()[0] == before
+    assert copied.status()["verified"] == before.name
 
 
 def test_a_foreign_generation_is_left_alone(copied: Run) -> None:
@@ -148,6 +149,7 @@ def test_nothing_usable_is_no_start_from_zero(copied: Run) -> None:
         assert looked in start.output
         assert "does not start from zero" in start.output
         assert "--fresh" in start.output
+        assert copied.status()["verified"] is None
     assert copied.attempts() == attempts
     assert not copied.generations()
     assert len(list(copied.directory.checkpoints.glob("step-*.corrupt-1"))) >= SEALED
