@@ -9,6 +9,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,28 @@ def test_a_failed_replacement_leaves_the_old_file_alone(
         durable.replace_file(path, b"new", root=tmp_path if inside else None)
     assert os.listdir(path.parent) == ["f"]
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_replacement_is_durable_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    """The content is synced before it gets the name, and the folder with the name after that."""
+    order: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def spy_fsync(fd: int) -> None:
+        order.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
+        fsync(fd)
+
+    def spy_replace(*args: Any, **kwargs: Any) -> None:
+        order.append("name")
+        replace(*args, **kwargs)
+
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(os, "replace", spy_replace)
+    durable.replace_file(tmp_path / "f", b"new", root=tmp_path if inside else None)
+    assert order == ["file", "name", "folder"]
 
 
 def test_a_failing_close_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,26 @@ def test_renewal_is_a_heartbeat_and_changes_no_content(tmp_path: Path) -> None:
     assert read_lease(tmp_path) is None
 
 
+def test_a_heartbeat_counts_once_the_file_server_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is gone there means that the lease is lost; another error is told, and says nothing of it."""
+    held = Lease.acquire(tmp_path, Holder.current())
+    assert isinstance(held, Lease)
+    code = errno.EIO
+
+    def fail(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            held.renew()
+        code = errno.ESTALE
+        assert held.renew() is False
+    assert held.renew()
+
+
 def test_who_wakes_after_a_long_silence_races_for_it_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.jobs.leases import elsewhere, make_old, snapshot
 
+from outlast_jobs import locks
+from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.lease import STALE, Holder, Lease
 from outlast_jobs.locks import Busy, Held, RunLock, hold_shared, is_busy, lease_heard, read_holder
 from outlast_jobs.rundir import RunDirectory
@@ -223,11 +226,14 @@ def test_the_lock_is_not_inherited(run: RunDirectory) -> None:
 
 def test_old_text_in_the_lock_is_kept_until_it_is_held(run: RunDirectory) -> None:
     """While another holds the lock its text stays whole; a new holder's shorter text leaves no rest."""
-    run.lock.write_bytes(b"x" * 5000)
+    own = ProcessIdentity.current()
+    dead = msgspec.structs.replace(Holder.current(), process=f"{own.pid}:{own.start + 1}:{own.boot}")
+    text = msgspec.json.encode(dead) + b"\n" + b"x" * 5000
+    run.lock.write_bytes(text)
     fd = os.open(run.lock, os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    assert isinstance(RunLock(run).acquire(), Busy)
-    assert run.lock.read_bytes() == b"x" * 5000
+    assert RunLock(run).acquire() == Busy(str(run.path), None)  # nobody is told that a dead one has it
+    assert run.lock.read_bytes() == text
     os.close(fd)
     lock = RunLock(run)
     assert isinstance(lock.acquire(), Held)
@@ -294,7 +300,6 @@ def test_where_locks_are_doubted_both_lines_are_held(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a network file system flock and lease are both taken, and the text says why."""
-    from outlast_jobs import locks
     from outlast_jobs.filesystem import Filesystem
 
     monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
@@ -360,6 +365,16 @@ def test_alive_is_busy_while_any_process_of_the_attempt_lives(run: RunDirectory)
             joined.kill()
             joined.communicate()
     assert is_busy(run) is False
+
+
+def test_alive_is_not_waited_for_without_end(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at it holds it for a moment; one that was stopped while it looked keeps no worker from its end."""
+    monkeypatch.setattr(locks, "_JOIN_PATIENCE", 0.05)
+    os.close(hold_shared(run))
+    with open(run.alive) as looking:
+        fcntl.flock(looking, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            hold_shared(run)
 
 
 def test_alive_is_not_inherited_unless_asked(run: RunDirectory) -> None:
