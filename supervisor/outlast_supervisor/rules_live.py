@@ -91,7 +91,8 @@ def fit_times(ledger: Ledger, live: Live, grace: float) -> tuple[float, float]:
 
     Half of the attempt's time is for training, or one that is shorter than that would be ended as it begins.
     """
-    step, save = step_longest(live), save_p95(ledger)
+    step = step_longest(live) if live.trained else None  # until then only other signs of life were timed
+    save = save_p95(ledger)
     if save is None:
         step, save = step or 0.0, grace / cadence.DOUBLED
     elif step is None:

@@ -212,7 +212,9 @@ def test_an_overdue_save_is_asked_for_and_then_called_a_violation() -> None:
 def test_a_near_deadline_is_a_notice_at_the_last_boundary_that_fits() -> None:
     """With steps of 1 s and saves of 2 s a deadline at 100 s ends the training 6 s before."""
     times = live().times.seen("train", 1.0)
-    state: State = running(ledger=Ledger(deadline=100.0, saves=(2.0,)), times=times, progress_at=90.0)
+    state: State = running(
+        ledger=Ledger(deadline=100.0, saves=(2.0,)), times=times, trained=5, progress_at=90.0
+    )
     assert next_due(state, policy(), 90.0) == 94.0
     state, _ = decide(state, ev.Tick(), context(93.9))
     assert isinstance(state, Running)
@@ -224,7 +226,7 @@ def test_a_near_deadline_is_a_notice_at_the_last_boundary_that_fits() -> None:
 def test_before_a_save_was_measured_it_gets_the_grace() -> None:
     """With steps of 1 s, a grace of 30 s and no save so far a deadline at 100 s ends the training 32 s before."""
     times = live().times.seen("train", 1.0)
-    state: State = running(ledger=Ledger(deadline=100.0), times=times, progress_at=60.0)
+    state: State = running(ledger=Ledger(deadline=100.0), times=times, trained=5, progress_at=60.0)
     assert next_due(state, policy(), 60.0) == 68.0
 
 
@@ -235,13 +237,22 @@ def test_half_of_an_attempt_is_for_training() -> None:
         assert next_due(state, policy(), 0.0) == 20.0
 
 
+def test_what_is_told_before_the_first_step_is_not_taken_for_a_step() -> None:
+    """A trainer that attached and speaks is stopped so early that its first step, as long as it may be, is saved."""
+    state: State = running(ledger=Ledger(attempt=1, deadline=9.0, saves=(0.1,)), progress_at=1.0)
+    state, _ = decide(state, ev.Reported(None, None, "train", None), context(1.1))
+    assert next_due(state, policy(), 1.1) == 4.5
+
+
 def test_a_new_attempt_knows_what_saves_took_in_those_before() -> None:
     """Seals stay known when the next attempt is launched, so its first save is begun in time."""
     times = live().times.seen("train", 1.0)
-    state: State = running(times=times, progress_at=60.0)
+    state: State = running(times=times, trained=5, progress_at=60.0)
     state, _ = decide(state, ev.Sealed("step-000000009.a0001", 9, 1, 40.0), context(60.0))
     assert isinstance(state, Running)
-    later: State = running(ledger=replace(state.ledger, deadline=200.0), times=times, progress_at=60.0)
+    later: State = running(
+        ledger=replace(state.ledger, deadline=200.0), times=times, trained=5, progress_at=60.0
+    )
     assert next_due(later, policy(), 60.0) == 200.0 - 2 * (1.0 + 40.0)
 
 
