@@ -149,9 +149,9 @@ def _start_from(desk: Desk, path: Path) -> Answer:
 
 def _forced(desk: Desk, forced: str) -> Answer:
     path = desk.run.checkpoints / forced
-    own = path.is_dir()
-    if not own:
+    if not path.is_dir():
         path = Path(forced)
+    own = os.path.realpath(path.parent) == os.path.realpath(desk.run.checkpoints)
     finding = verify.look(path, desk.run_id if own else None, full=True)
     if finding.verdict is not Verdict.VERIFIED:
         return ev.Unusable(f'--from "{forced}" is {finding.verdict}: {finding.reason}')

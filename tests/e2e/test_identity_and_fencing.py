@@ -95,6 +95,7 @@ def test_a_recorded_pid_that_belongs_to_sleep_is_never_signalled(make_run: MakeR
             run.write_job({**BRIEF, "command": ["true", "a last time"]})
             refused = run.start("--takeover")
             assert refused.wait() == ExitCode.BUSY, run.report()
+            assert "cannot be ended from here" in refused.output
         run.cli("stop", str(run.directory.path), "--wait", "0")
     run.nothing_left()
 

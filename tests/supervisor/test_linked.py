@@ -108,9 +108,10 @@ def test_retention_goes_on_and_two_copies_are_left(run: Folder, last: int) -> No
         assert len({run.inode(name) for name in run.left()}) == min(last, 2, count)
 
 
+@pytest.mark.parametrize("member", ["big.pt", "meta.pt"])
 @pytest.mark.parametrize("during", [False, True])
 def test_a_deletion_does_not_hide_a_change(
-    run: Folder, monkeypatch: pytest.MonkeyPatch, during: bool
+    run: Folder, monkeypatch: pytest.MonkeyPatch, during: bool, member: str
 ) -> None:
     """What was written to before or while another's name for it went is read again."""
     names = [run.seal() for _ in range(3)]
@@ -119,7 +120,7 @@ def test_a_deletion_does_not_hide_a_change(
     empty = durable.empty_trash
 
     def touch() -> None:
-        with (run.desk.run.checkpoints / names[2] / "big.pt").open("r+b") as file:
+        with (run.desk.run.checkpoints / names[2] / member).open("r+b") as file:
             file.write(b"x")
 
     def emptied(parent: Path) -> OSError | None:

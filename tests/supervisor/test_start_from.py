@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,11 @@ def run(tmp_path: Path) -> RunDirectory:
     return run
 
 
-def start(run: RunDirectory, warm: Path, attempt: int) -> Any:
+def start(run: RunDirectory, warm: Path, attempt: int, forced: str | None = None) -> Any:
     """What a supervisor that knows nothing of the ones before chooses."""
     desk = Desk(run, run.create().run.run_id, lambda event, data: None)
     job: Job = msgspec.structs.replace(job_from_command(["true"], None, Path("/")), start_from=str(warm))
-    return choosing.choose(desk, job, Choose(attempt, "newest", pass_over=False), None)
+    return choosing.choose(desk, job, Choose(attempt, "newest", pass_over=False), forced)
 
 
 def test_each_start_before_the_first_seal_starts_from_it_and_none_after(
@@ -81,3 +82,22 @@ def test_a_bad_one_is_no_start_from_zero(run: RunDirectory, warm: Path, harm: st
     assert isinstance(answer, ev.Unusable | ev.ChooseFailed)
     assert str(warm) in answer.reason
     assert warm.is_dir() == (harm != "gone")
+
+
+@pytest.mark.parametrize("how", ["name", "path", "relative path"])
+@pytest.mark.parametrize("own", [True, False])
+def test_what_is_named_is_used_if_it_is_whole(run: RunDirectory, warm: Path, own: bool, how: str) -> None:
+    """By name or path, of this run or another: `--from` reads all of it first, for a worker that would not."""
+    run_id = run.create().run.run_id
+    claim(run.checkpoints, 3)
+    named = sealed(run.checkpoints, 1, 3, run_id) if own else warm
+    forced = {"name": named.name, "path": str(named), "relative path": os.path.relpath(named)}[how]
+    if (own, how) == (False, "name"):
+        assert isinstance(start(run, warm, 4, forced), ev.Unusable)
+        return
+    chosen = start(run, warm, 4, forced)
+    assert (Path(chosen.path).resolve(), chosen.own) == (named, own)
+    (named / "meta.pt").write_bytes(b"n" * 100)
+    answer = start(run, warm, 5, forced)
+    assert isinstance(answer, ev.Unusable)
+    assert "meta.pt" in answer.reason
