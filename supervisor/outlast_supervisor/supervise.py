@@ -199,8 +199,8 @@ def _in_vain(run: RunDirectory, known: History) -> str:
     if (count := sum(1 for _ in last)) < IN_VAIN:
         return ""
     return (
-        f"the last {count} attempts have saved nothing, the newest: {known.attempts[-1].reason}; a start, some steps "
-        "and a save have to fit into the time that each has"
+        f"the last {count} attempts brought no new generation, the newest: {known.attempts[-1].reason}; a start, some "
+        "steps and a save have to fit into the time that each has"
     )
 
 

@@ -129,14 +129,14 @@ def test_starts_that_bring_nothing_are_told(make_run: MakeRun) -> None:
         up(run)
         supervisor.send(signal.SIGTERM)
         assert supervisor.wait() == 75
-        told.append("attempts have saved nothing" in supervisor.output)
+        told.append("attempts brought no new generation" in supervisor.output)
     assert told == [False, False, False, True]
     run.write_job({"command": ["{python}", "{scripts}/sealing.py", "20", "5", "0"]})
     assert run.start().wait() == 0
     run.write_job({"command": ["{python}", "{scripts}/sealing.py", "40", "5", "0"]})
     supervisor = run.start()
     assert supervisor.wait() == 0
-    assert "saved nothing" not in supervisor.output
+    assert "no new generation" not in supervisor.output
 
 
 def test_what_a_worker_saves_after_its_supervisor_was_killed_is_not_nothing(make_run: MakeRun) -> None:
@@ -148,7 +148,7 @@ def test_what_a_worker_saves_after_its_supervisor_was_killed_is_not_nothing(make
         supervisor.kill()
         run.until(lambda: not run.of_attempts(), "the end of the worker")
     assert [found.path.name.rpartition(".")[2] for found in run.verified()[:3]] == ["a0004", "a0003", "a0002"]
-    assert "saved nothing" not in "".join(each.output for each in run.supervisors)
+    assert "no new generation" not in "".join(each.output for each in run.supervisors)
 
 
 def test_a_reload_does_not_send_the_running_worker_another_ones_signals(make_run: MakeRun) -> None:

@@ -210,7 +210,7 @@ def _lift(run: RunDirectory) -> tuple[bool, str]:
             _show(run, state="finished", held=None, reason=f"released by {_who()}")
     except OSError as error:
         raise Failed(f'cannot release "{run.path}": {error.strerror or error}', 73) from error
-    return True, "released; the next start goes on"
+    return True, "released; the next start goes on (outlast daemon starts it when its job file is touched)"
 
 
 def _pin_alone(run: RunDirectory, name: str, remove: bool) -> str | None:
@@ -229,5 +229,8 @@ def _pin_alone(run: RunDirectory, name: str, remove: bool) -> str | None:
 
 def _show(run: RunDirectory, **changes: str | None) -> None:
     status = run.read_status()
-    if status is not None:
-        run.write_status({**status, **changes, "as_of": time.time()})
+    if (
+        status is not None
+    ):  # the journal has just been written, whatever its last supervisor could not write there
+        told = {"unjournaled": False, "warnings": [], "as_of": time.time()}
+        run.write_status({**status, **changes, **told})

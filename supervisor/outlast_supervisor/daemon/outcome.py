@@ -24,7 +24,7 @@ _WAITS: dict[int | None, tuple[float, float]] = {
 _WAIT = (1.0, 60.0)  # seconds, from the first wait to the longest
 _WORDS: dict[int | None, str] = {
     ExitCode.DONE: "done",
-    ExitCode.HELD: "held: given up, or stopped by hand",
+    ExitCode.HELD: "held: given up, or stopped by hand; outlast release lifts it, and then touch its file",
     ExitCode.USAGE: "refused (64): see its log; it is tried again when its file changes",
     ExitCode.UNUSABLE: "no usable checkpoint (65): see its log; it is tried again when its file changes",
     ExitCode.BUSY: "another supervisor has the run (69)",
