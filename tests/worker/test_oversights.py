@@ -111,6 +111,21 @@ def test_an_update_that_a_scaler_skips_is_no_news(watched: Callable[..., Watched
     assert run.said == []
 
 
+@pytest.mark.parametrize("clips", [False, True])
+def test_an_update_that_the_script_skips_is_no_news(watched: Callable[..., Watched], clips: bool) -> None:
+    """Gradients that are thrown away, as those of a step whose norm is not finite, wait for nothing."""
+    run = watched()
+    for number in range(9):
+        run.adam.zero_grad()
+        run.backward()
+        if clips:
+            nn.utils.clip_grad_norm_(run.net.parameters(), 0.1)
+        if number % 3:
+            run.adam.step()
+        run.boundary()
+    assert run.said == []
+
+
 def test_an_optimizer_that_was_not_passed_is_told_once(watched: Callable[..., Watched]) -> None:
     """One that is made anew in mid-training has a state that nobody saves: said at the next save, by its class."""
     run = watched()

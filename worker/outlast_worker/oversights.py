@@ -32,6 +32,8 @@ class Oversights:
         hooked = all(getattr(type(optimizer).step, "hooked", False) for optimizer in self._known)
         self._gathering = hooked and bool(self._known) and not parts.has(torch.amp.GradScaler)
         self._seen = _mark(self._gradient())
+        # a boundary with gradients and without a step, and their mark
+        self._open: tuple[int, tuple[int, int]] | None = None
         self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(self._before_step))
 
     def at_boundary(self, step: int) -> None:
@@ -41,9 +43,18 @@ class Oversights:
             return
         gradient = self._gradient()
         before, self._seen = self._seen, _mark(gradient)
-        if stepped or gradient is None or self._seen == before:
+        if stepped or gradient is None or self._seen == before or self._open is not None:
             return
         if gradient.is_sparse or bool(gradient.any()):
+            self._open = step, self._seen
+
+    def _gathered(self) -> None:
+        """An optimizer steps next: by what lay open at a boundary, or by new gradients where that was thrown away."""
+        if self._open is None:
+            return
+        (step, (before, version)), self._open = self._open, None
+        now, later = _mark(self._gradient())
+        if now == before and later > version:
             self._gathering = False
             say(
                 f"gradients were gathered before the boundary of step {step} and no optimizer stepped: a resume from "
@@ -76,6 +87,7 @@ class Oversights:
         self._stepped = True
         if any(optimizer is known for known in self._known):
             self._known_stepped = True
+            self._gathered()
         elif self._strangers is not None:
             self._strangers.add(optimizer)
 
