@@ -162,12 +162,14 @@ class Intake:
                     f"the worker speaks protocol {protocol}, this outlast {PROTOCOL}: install one version"
                 )
             ]
-        if sender in self._told or len(self._told) >= _MAX_SENDERS:
+        ready, known = Field.READY in fields, sender in self._told
+        anew = ready and sender.pid in self._trainers.by_pid  # another try of the same process
+        if (known and not anew) or len(self._told) >= _MAX_SENDERS:
             return []
         self._told.add(sender)
         # one that was quicker than we were has ended by now, and was a trainer all the same
-        gone = [] if self._trainers.attach(sender) else [ev.TrainerGone(sender)]
-        at = (step or 0) if Field.READY in fields else None
+        gone = [] if known or self._trainers.attach(sender) else [ev.TrainerGone(sender)]
+        at = (step or 0) if ready else None
         restored = fields.get(Field.RESTORED) or None
         return [ev.Attached(sender, _count(fields.get(Field.RANK)) or 0, at, restored), *gone]
 

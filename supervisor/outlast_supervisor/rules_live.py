@@ -123,8 +123,9 @@ def attached(state: Starting | Running, event: ev.Attached, ctx: Context) -> Ste
         journal.ATTEMPT_ATTACHED,
         {"attempt": live.attempt, "pid": event.trainer.pid, "rank": event.rank, "restored": event.restored},
     )
-    if live.attached:
-        return replace(state, live=replace(live, trainers=(*live.trainers, event.trainer))), (note,)
+    if live.attached:  # what a try before has failed of is got over
+        trainers = tuple(dict.fromkeys((*live.trainers, event.trainer)))
+        return replace(state, live=replace(live, trainers=trainers, failure=None)), (note,)
     live = replace(
         live,
         trainers=(*live.trainers, event.trainer),

@@ -90,6 +90,7 @@ for size in (64, 32):
                     raise torch.OutOfMemoryError("too large a batch")
                 time.sleep(0.002)
                 ckpt.step()
+        break
     except torch.OutOfMemoryError:
         print("tries a smaller batch")
 """
@@ -104,6 +105,33 @@ def test_a_training_that_failed_may_be_tried_again_in_the_same_process(make_run:
     assert run.attempts() == [1]
     assert "resumed from step-000000015.a0001 at step 15" in run.log(1)
     assert "unprotected" not in start.output
+
+
+def test_a_training_that_failed_of_a_nan_is_tried_again_from_before_it(make_run: MakeRun) -> None:
+    """The next Checkpointer goes on from the newest healthy generation, not where the attempt began."""
+    script = AGAIN.replace(
+        "ckpt.step()", "ckpt.step(float('nan') if size == 64 and ckpt.step_count >= 12 else 1.0)"
+    )
+    job = {"command": ["{python}", "train.py"], "save": {"every_steps": 5}, "sick": "continue"}
+    run = make_run(job, script=script)
+    assert run.start().wait() == ExitCode.DONE, run.report()
+    assert run.attempts() == [1]
+    assert "resumed from step-000000010.a0001 at step 10" in run.log(1)
+
+
+def test_what_a_try_failed_of_is_not_told_of_a_later_end(make_run: MakeRun) -> None:
+    """Killed after the next try had begun, the attempt was killed: the failure is got over."""
+    script = AGAIN.replace(
+        "time.sleep(0.002)",
+        "time.sleep(0.002); size == 32 and ckpt.step_count == 25 and os.environ['OUTLAST_ATTEMPT'] == '1' and "
+        "os.kill(os.getpid(), 9)",
+    ).replace("import random", "import os, random")
+    run = make_run({"command": ["{python}", "train.py"], "save": {"every_steps": 5}}, script=script)
+    start = run.start()
+    assert start.wait() == ExitCode.DONE, run.report()
+    assert "killed by SIGKILL, which was not ours" in start.output
+    assert "OutOfMemoryError" not in start.output
+    assert "may have died of too little memory" not in run.log(2)
 
 
 def test_a_stop_between_two_tries_is_heard(make_run: MakeRun) -> None:

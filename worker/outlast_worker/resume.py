@@ -21,16 +21,19 @@ def furthest(context: RunContext) -> RunContext:
     """With what a trainer before this one in the same attempt has sealed as what to resume from.
 
     A launcher that starts a failed trainer anew knows only what the attempt began with. Not after one that came to its
-    end: another training follows it.
+    end: another training follows it. One that has failed of a NaN is tried again from before that.
     """
     with contextlib.suppress(OSError):
-        for path in scan(context.checkpoints)[:1]:
+        for path in scan(context.checkpoints):
             name = GenerationName.parse(path.name)
             if name is None or name.attempt != context.attempt:
                 break
             found = look(path, context.run_id, full=False)  # to be read is to be verified
-            index = found.index if found.verdict is Verdict.VERIFIED else None
-            if index is not None and index.healthy and not index.final:
+            if found.verdict is not Verdict.VERIFIED or found.index is None:
+                continue
+            if found.index.final:
+                break
+            if found.index.healthy:
                 return context._replace(resume=path)
     return context
 

@@ -284,7 +284,7 @@ class Seals:
 
 def _why(error: Exception) -> str:
     if isinstance(error, AlreadySealed):
-        return "it is there already, from a save whose last fsync failed"
+        return "it is there already, from a try before this one or a save whose last fsync failed"
     return str(getattr(error, "strerror", None) or error)
 
 
