@@ -133,7 +133,11 @@ def _refuses(path: Path) -> bool:
 
 def _parents() -> list[str]:
     """Where a folder may be made, so that a socket in it has a path which the kernel takes."""
-    wanted = (os.environ.get("XDG_RUNTIME_DIR"), "/tmp", os.environ.get("TMPDIR"), "/var/tmp", "/dev/shm")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    temporary = ("/tmp", os.environ.get("TMPDIR"), "/var/tmp", "/dev/shm")
+    # systemd takes its own away at the user's last logout, and a worker may still be importing torch then
+    goes = (runtime or "").startswith("/run/user/")
+    wanted = (*temporary, runtime) if goes else (runtime, *temporary)
     return [p for p in wanted if p and len(os.fsencode(p)) + len(_LONGEST) <= _PATH_LIMIT]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.harness import Run
+from tests.realparts import needs
 
 from outlast_supervisor.notify import NotifySocket, sweep_sockets
 
@@ -85,6 +88,21 @@ def test_the_next_start_removes_what_the_killed_one_left(parent: Path, tmp_path:
         assert not list(parent.iterdir())
     finally:
         run.close()
+
+
+@needs("namespaces")
+def test_a_socket_is_not_made_where_a_logout_takes_it_away() -> None:
+    """Of what systemd makes for a user's session nothing is needed: a trainer that still imports could not connect."""
+    place = 'mount -t tmpfs run /run && mkdir -p /run/user/7 && exec "$@"'
+    code = "from outlast_supervisor.notify import NotifySocket as N; n = N(); print(n.folder); n.close()"
+    made = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", place, "sh", sys.executable, "-c", code],
+        env={**os.environ, "XDG_RUNTIME_DIR": "/run/user/7"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert made.stdout.startswith("/tmp/outlast-")
 
 
 _NAMES = ("otherone", "moreinit", "opentoal", "linklink", "freshone")
