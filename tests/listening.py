@@ -41,7 +41,8 @@ class Squares(torch.utils.data.Dataset):
 
 width = 9 if mode == "wide" else 8
 model = torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+kind = torch.optim.RAdam if mode == "radam" else torch.optim.AdamW
+optimizer = kind(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
 data = batches(Squares(), 4, workers=int(os.environ.get("WORKERS", "0")), seed=5, start_method="fork")
 noise = np.random.default_rng(7)

@@ -321,6 +321,17 @@ def test_strict_identity_refuses_a_changed_environment(listener: Listener) -> No
     assert "PYTHONHASHSEED 1→2" in listener.values("X_OUTLAST_REFUSED")[0]
 
 
+def test_another_class_that_takes_the_state_is_told(listener: Listener) -> None:
+    """A script that was changed from AdamW to RAdam, whose state is of the same form: told, or refused where strict."""
+    listener.through(TOTAL="4")
+    code, output = listener.through(TOTAL="6", MODE="radam")
+    assert code == 0, output
+    assert "code: optimizer class AdamW → RAdam" in output
+    code, output = listener.through(TOTAL="8", OUTLAST_IDENTITY="strict")
+    assert code == 65, output
+    assert "optimizer class RAdam → AdamW" in listener.values("X_OUTLAST_REFUSED")[0]
+
+
 def test_a_break_at_a_sealed_step_still_ends_with_a_final_generation(listener: Listener) -> None:
     """Left early at a step that this attempt had sealed: a second, final seal of it under its own name."""
     code, output = listener.through(MODE="break", OUTLAST_SAVE_EVERY_STEPS="4")

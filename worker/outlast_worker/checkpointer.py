@@ -275,9 +275,10 @@ class Checkpointer:
         check_state(begun := self._state.capture())
         self._state.parts.check()
         self._state.watch(begun["parts"])
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
         what = Descriptions(
             fingerprint=fingerprint(),
-            code=code_identity(getattr(sys.modules.get("__main__"), "__file__", None)),
+            code={**code_identity(script), **self._state.parts.classes()},
             config={"sha256": session.context.config_sha256} if session.context.config_sha256 else {},
             data=self._feed.identity(),
         )

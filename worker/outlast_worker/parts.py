@@ -113,6 +113,14 @@ class Parts:
         """Those among them that are torch's."""
         return list(self._modules().values())
 
+    def classes(self) -> dict[str, str]:
+        """What the states of PyTorch's own kinds do not tell, as "optimizer class": its name, without its module."""
+        kinds = (*_EXACT, *_WITH_OPTIONS)
+        values = self._values.items()
+        return {
+            f"{name} class": type(value).__qualname__ for name, value in values if isinstance(value, kinds)
+        }
+
     def has(self, kind: type) -> bool:
         """Whether one of them is of this kind."""
         return any(isinstance(value, kind) for value in self._values.values())
