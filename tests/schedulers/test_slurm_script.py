@@ -210,6 +210,31 @@ def test_submit_hands_the_script_to_sbatch(tmp_path: Path) -> None:
     assert (tmp_path / "runs").is_dir()
 
 
+def test_a_job_of_the_same_name_is_told_of(tmp_path: Path) -> None:
+    """Submitted twice by a slip, the second one says which job of its name is there; it is submitted all the same."""
+    a_job(tmp_path)
+    a_program(tmp_path / "bin", "sbatch", "cat >/dev/null; echo 18")
+    a_program(
+        tmp_path / "bin", "squeue", 'case "$*" in *--name=lm*) echo 17 RUNNING; echo 12_3 PENDING;; esac'
+    )
+    done = outlast("job.yaml", "--submit", folder=tmp_path, path=f"{tmp_path}/bin:/bin")
+    assert (done.returncode, done.stdout) == (0, "18\n")
+    assert 'there are jobs of the name "lm" already: 17 (RUNNING), 12_3 (PENDING)' in done.stderr
+    assert "scancel 18" in done.stderr
+
+
+def test_a_job_inherits_nothing_of_the_one_that_submits_it(tmp_path: Path) -> None:
+    """What Slurm told the job in which --submit is called stays there; what a person told sbatch does not."""
+    a_job(tmp_path)
+    a_program(tmp_path / "bin", "sbatch", f"cat >/dev/null; env >{tmp_path}/env; echo 18")
+    told = {"SLURM_RESTART_COUNT": "3", "SLURM_STEP_ID": "0", "SBATCH_DEPENDENCY": "singleton"}
+    outlast("job.yaml", "--submit", folder=tmp_path, path=f"{tmp_path}/bin:/bin", **told)
+    env = (tmp_path / "env").read_text()
+    assert "SLURM_RESTART_COUNT" not in env
+    assert "SLURM_STEP_ID" not in env
+    assert "SBATCH_DEPENDENCY=singleton" in env
+
+
 def test_without_sbatch_it_says_how_to_print(tmp_path: Path) -> None:
     """Where there is no sbatch the message says what to do without, and the exit code is 1."""
     a_job(tmp_path)

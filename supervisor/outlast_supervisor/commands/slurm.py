@@ -20,6 +20,7 @@ from outlast_supervisor.commands.shared import (
     say,
     usage_errors,
 )
+from outlast_supervisor.schedulers.slurm import query_env, submit_env
 from outlast_supervisor.schedulers.slurm_script import TASK, Script, slurm_script
 
 _CODES = """\b
@@ -30,6 +31,8 @@ Exit codes:
   64   bad usage or job file
   73   the folder for the output cannot be made
 """
+_GLANCE = 10.0
+"""Seconds for squeue, without which a job can be submitted as well."""
 _PATIENCE = 60.0
 """Seconds for sbatch: a busy controller takes some, and after that nobody knows what became of the job."""
 
@@ -72,6 +75,8 @@ def slurm(
     told = {"script": script.text, "output": script.output, "run_dir": script.run_dir}
     if submit:
         _make_folder(script)
+        if not quiet:
+            _tell_others(script.name)
         number = _submit(script)
         if as_json:
             print_json({"job": number, **told})
@@ -99,14 +104,31 @@ def _make_folder(script: Script) -> None:
         raise Failed(f'cannot make "{folder}" for the output: {error.strerror}', 73) from error
 
 
+def _tell_others(name: str) -> None:
+    """Say which jobs of this name are there: two of one run do no harm, and the later one is mostly a slip."""
+    words = ["squeue", "--me", "--noheader", f"--name={name}", "--format=%i %T"]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=_GLANCE, env=query_env(os.environ))
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    found = [f"{line.split()[0]} ({line.split()[-1]})" for line in done.stdout.decode().splitlines() if line]
+    if found and done.returncode == 0:
+        say(
+            f'outlast: there are jobs of the name "{name}" already: {", ".join(found)}; '
+            "of two that have one run the later ends with 69 while the other trains"
+        )
+
+
 def _submit(script: Script) -> str:
     """The job's id, as sbatch gives it."""
+    asked = {key: os.environ[key] for key in ("SBATCH_DEPENDENCY",) if key in os.environ}
     try:
         done = subprocess.run(
             ["sbatch", "--parsable"],
             input=os.fsencode(script.text),
             capture_output=True,
             timeout=_PATIENCE,
+            env={**submit_env(os.environ), **asked},
         )
     except FileNotFoundError:
         raise Failed(

@@ -65,6 +65,8 @@ class Script(Struct, frozen=True):
     """Where the supervisor's messages go, with Slurm's own signs in it: %j is the job, %A_%a an array's task."""
     run_dir: str
     """The run directory; that of an array's task has {task} in it."""
+    name: str
+    """The job's name to Slurm."""
 
 
 def slurm_script(
@@ -103,7 +105,8 @@ def slurm_script(
     command = " ".join(map(_quoted, words))
     head = [line for name, value in lines.items() if (line := _directive(name, value))]
     text = "\n".join(["#!/bin/sh", *head, "trap '' USR1", f"exec {command}", ""])
-    return Script(text=text, output=output, run_dir=f"{place}-{TASK}" if array else place)
+    found = f"{place}-{TASK}" if array else place
+    return Script(text=text, output=output, run_dir=found, name=str(lines["job-name"]))
 
 
 def _split(option: str) -> tuple[str, Value]:
