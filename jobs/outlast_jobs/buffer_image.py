@@ -15,14 +15,13 @@ _PIECE = 1 << 20  # checksummed at a time, so that what looks at it next finds i
 class BufferImage(Image):
     """A file from the memory in which all of it but the crc32 of its storages stands.
 
-    With ``looking`` it also sees whether a storage of a format with NaNs holds one: `sick`.
+    It also sees whether a storage of a format with NaNs holds one: `sick`.
     """
 
-    def __init__(self, memory: memoryview, storages: Sequence[Storage], *, looking: bool = False) -> None:
+    def __init__(self, memory: memoryview, storages: Sequence[Storage]) -> None:
         self.sick = False
         self._memory = memory
         self._storages = storages
-        self._looking = looking
         self._next = 0
         self._crc = 0
         self._at = 0
@@ -50,5 +49,5 @@ class BufferImage(Image):
         for at in range(start, end, _PIECE):
             piece = self._memory[at : min(at + _PIECE, end)]
             self._crc = crc32(piece, self._crc)
-            if self._looking and storage.kind and not self.sick:
+            if storage.kind and not self.sick:
                 self.sick = has_nan(piece, storage.kind)

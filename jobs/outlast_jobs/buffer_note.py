@@ -59,7 +59,7 @@ def encode_files(files: Sequence[File]) -> bytes:
     return msgspec.json.encode(files)
 
 
-def encode_note(note: Note, known: bytes = b"[]") -> bytes:
+def encode_note(note: Note, known: bytes) -> bytes:
     """The bytes of a note. ValueError for what JSON has no numbers for, and where it is too long.
 
     ``known`` are further files, from `encode_files`, which stand before those of the note.

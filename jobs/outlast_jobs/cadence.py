@@ -96,7 +96,7 @@ def due(
 
 
 def overdue_at(
-    last_sealed_at: float, asked_at: float | None, policy: SavePolicy, allowance: float = 0.0
+    last_sealed_at: float, asked_at: float | None, policy: SavePolicy, allowance: float
 ) -> float | None:
     """When `overdue` will next have something to say, for a timer; None where no seconds are set."""
     if policy.every_seconds is None:

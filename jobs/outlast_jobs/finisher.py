@@ -76,7 +76,7 @@ def _write(sealer: Sealer, files: tuple[File, ...], memory: memoryview) -> bool:
     """Write them all, several at a time; whether no number that counts is a NaN."""
 
     def work(file: File, _: Callable[[], bool]) -> bool:
-        image = BufferImage(memory[file.start : file.start + file.nbytes], file.storages, looking=True)
+        image = BufferImage(memory[file.start : file.start + file.nbytes], file.storages)
         sealer.add(file.name, image)
         return not image.sick
 

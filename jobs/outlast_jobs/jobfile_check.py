@@ -15,7 +15,7 @@ from outlast_jobs.jobfile_yaml import Items, Mapping, Node, Scalar
 from outlast_jobs.pythoncommand import ASKED, parse_python
 
 
-def check_job(tree: Mapping, file: str, *, resolved: bool = False) -> Job:
+def check_job(tree: Mapping, file: str, *, resolved: bool) -> Job:
     """The job that a tree describes, its paths as written (in a resolved one a path may hold a "$")."""
     job: Job = _Checker(file, resolved).section(tree, Job, "")
     return job

@@ -52,15 +52,12 @@ class Difference(Struct, frozen=True):
     @property
     def amount(self) -> float | None:
         """By how much, for numbers and lists of numbers."""
-        old, new = _numbers(self.old), _numbers(self.new)
-        if old is None or new is None or len(old) != len(new):
-            return None
-        return max((abs(b - a) for a, b in zip(old, new, strict=True)), default=None)
+        return distance(self.old, self.new)
 
     def __str__(self) -> str:
         by = f" (by {self.amount!r})" if self.amount is not None else ""
         also = f"; also {', '.join(self.also)}" if self.also else ""
-        return f"step {self.step}: {self.stream} is {_shown(self.new)}, was {_shown(self.old)}{by}{also}"
+        return f"step {self.step}: {self.stream} is {shown(self.new)}, was {shown(self.old)}{by}{also}"
 
 
 class Audit(Struct, frozen=True):
@@ -238,6 +235,14 @@ def _number(value: Any) -> float | None:
         return None
 
 
+def distance(old: Any, new: Any) -> float | None:
+    """The largest difference of two numbers, or of two lists of as many; None for anything else."""
+    before, after = _numbers(old), _numbers(new)
+    if before is None or after is None or len(before) != len(after):
+        return None
+    return max((abs(b - a) for a, b in zip(before, after, strict=True)), default=None)
+
+
 def _numbers(value: Any) -> list[float] | None:
     found = [_number(item) for item in (value if isinstance(value, list) else [value])]
     numbers = [number for number in found if number is not None]
@@ -254,6 +259,7 @@ def _streams(line: Line) -> dict[str, Any]:
     return {name: value for name, value in streams.items() if value is not None}
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value for people, cut where it is long."""
     text = repr(value) if isinstance(value, float) else str(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

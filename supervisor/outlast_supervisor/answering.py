@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from outlast_jobs.parallel import start_thread
@@ -15,37 +15,37 @@ LOOK = 5.0  # seconds between two looks; a wait that lasts from one to the next 
 _AGAIN = 60.0  # seconds after which it is told again
 
 
-def _say(text: str) -> None:
-    print(f"outlast: {text}", file=sys.stderr, flush=True)
-
-
 @contextlib.contextmanager
-def answering(what: str, tell: Callable[[str], None] = _say) -> Iterator[None]:
-    """While the block runs, tell of waits of the calling thread that do not end; ``what`` is waited for.
+def answering(what: str) -> Iterator[None]:
+    """While the block runs, say on stderr of waits of the calling thread that do not end; ``what`` is waited for.
 
     For blocks that wait for files and sleep no longer than a moment at a time.
     """
     ended = threading.Event()
     thread = threading.get_native_id()
-    start_thread(lambda: _watch(thread, what, tell, ended), "answering")  # without one nobody tells
+    start_thread(lambda: _watch(thread, what, ended), "answering")  # without one nobody tells
     try:
         yield
     finally:
         ended.set()
 
 
-def _watch(thread: int, what: str, tell: Callable[[str], None], ended: threading.Event) -> None:
+def _watch(thread: int, what: str, ended: threading.Event) -> None:
     before, since, told = None, time.monotonic(), 0.0
     while not ended.wait(LOOK):
         now = time.monotonic()
         wait = _wait_of(thread)
         if wait is None or wait != before:
             if told:
-                tell(f"{what} answers again")
+                _say(f"{what} answers again")
             before, since, told = wait, now, 0.0
         elif not told or now - told >= _AGAIN:
             told = now
-            tell(f"waiting for {what}: its file system has not answered for {now - since:.0f} s")
+            _say(f"waiting for {what}: its file system has not answered for {now - since:.0f} s")
+
+
+def _say(text: str) -> None:
+    print(f"outlast: {text}", file=sys.stderr, flush=True)
 
 
 def _wait_of(thread: int) -> int | None:

@@ -296,7 +296,7 @@ def _in_mask(pid: int, number: int, *masks: str) -> bool:
     return False
 
 
-def unkillable(survivors: Survivors, late: Collection[int] = ()) -> list[int]:
+def unkillable(survivors: Survivors, late: Collection[int]) -> list[int]:
     """Those that no signal ends before the kernel lets go: they sleep uninterruptibly, or are ``late`` to die.
 
     One that waits while it closes its files at its end looks like any sleeper. One thread that is held is enough:

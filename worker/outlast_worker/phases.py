@@ -23,9 +23,9 @@ def phase_named(name: str) -> Phase:
 class Phases:
     """A stack of phases. Each change is announced, since the supervisor learns how long each phase takes."""
 
-    def __init__(self, announce: Callable[[Phase], None], first: Phase = Phase.RESTORE) -> None:
+    def __init__(self, announce: Callable[[Phase], None]) -> None:
         self._announce = announce
-        self._stack = [first]
+        self._stack = [Phase.RESTORE]
 
     @property
     def current(self) -> Phase:

@@ -31,17 +31,15 @@ def meta_of(taken: Taken) -> dict[str, Any]:
 def write_files(
     sealer: Sealer,
     taken: Taken,
-    images: Sequence[ShardImage | None] = (),
-    meta: memoryview | None = None,
-    links: Links | None = None,
-    threads: int | None = None,
+    images: Sequence[ShardImage | None],
+    meta: memoryview | None,
+    links: Links | None,
+    threads: int | None,
 ) -> bool:
     """Write all shards, from ``images`` where they are given, and ``meta.pt``; what the disk says is raised.
 
-    Nobody reads any of them before the index that names them all.
-
-    Whether a tensor of a part holds a NaN. With ``links`` a shard that did not change is linked from an earlier
-    generation instead.
+    Nobody reads any of them before the index that names them all. With ``links`` a shard that did not change is linked
+    from an earlier generation instead. Returns whether a tensor of a part holds a NaN.
     """
     names = [shard_name(number) for number in range(len(taken.shards))]
     nan = dict.fromkeys(range(len(names)), False)

@@ -39,7 +39,7 @@ class ScratchRun:
         *,
         every_steps: int,
         stop_at: int | None,
-        hang: float | None = None,
+        hang: float | None,
     ) -> None:
         folder.mkdir()
         self.run = run_of(folder)

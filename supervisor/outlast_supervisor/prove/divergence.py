@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from outlast_jobs.metrics import distance, shown
+
 from .tracks import Line, Record, Track
 
 Thing = Literal[
@@ -58,10 +60,7 @@ class Divergence:
     @property
     def amount(self) -> float | None:
         """By how much, for numbers and lists of numbers."""
-        old, new = _numbers(self.old), _numbers(self.new)
-        if old is None or new is None or len(old) != len(new):
-            return None
-        return max((abs(b - a) for a, b in zip(old, new, strict=True)), default=None)
+        return distance(self.old, self.new)
 
     def __str__(self) -> str:
         if self.at_restore:
@@ -71,7 +70,9 @@ class Divergence:
         if self.thing in ("ids", "updates", "lr", "loss", "counters"):
             by = f", by {self.amount!r}" if self.amount is not None and self.thing in ("lr", "loss") else ""
             verb = "are" if self.thing in ("ids", "counters") else "is"
-            return f"{when}: {self.what} {verb} {shown(self.new)} and not {shown(self.old)}{by}"
+            return (
+                f"{when}: {self.what} {verb} {shown(_alone(self.new))} and not {shown(_alone(self.old))}{by}"
+            )
         return f"{when}: {self.what} differs"
 
 
@@ -90,7 +91,7 @@ def first_divergence(
     got: Track,
     *,
     saved: Record | None = None,
-    idle: frozenset[str] = frozenset(),
+    idle: frozenset[str],
     tolerance: float = 0.0,
     upto: int | None = None,
 ) -> Divergence | None:
@@ -129,12 +130,8 @@ def training_differs(expected: Track, got: Track, idle: frozenset[str]) -> int |
     return None
 
 
-def shown(value: Any) -> str:
-    """A value for people, cut where it is long."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    text = repr(value) if isinstance(value, float) else str(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def _alone(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _made(step: int, found: list[Found], *, at_restore: bool) -> Divergence:
@@ -203,14 +200,6 @@ def _number(thing: Thing, old: Any, new: Any, tolerance: float, name: str = "") 
     if old is None or new is None or repr(old) == repr(new):
         return
     found = Found(thing, name, old, new)
-    amount = Divergence(0, False, thing, "", old, new).amount
+    amount = distance(old, new)
     if amount is None or not amount <= tolerance or tolerance == 0.0:
         yield found
-
-
-def _numbers(value: Any) -> list[float] | None:
-    found = value if isinstance(value, list) else [value]
-    try:
-        return [float(item) for item in found]
-    except (TypeError, ValueError):
-        return None
