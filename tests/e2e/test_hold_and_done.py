@@ -50,6 +50,8 @@ def test_a_run_that_was_stopped_by_hand_stays_stopped(make_run: MakeRun) -> None
     assert steps_of(run.generations()) == [run.metrics(1)[-1]["step"]], "it was saved where it stopped"
     status = run.status() or {}
     assert "stopped by" in status["held"]
+    (held,) = run.records("held")
+    assert {"job_digest", "code_digest"} <= held.data.keys(), "what decides whether a start lifts it"
 
     refused(run, ExitCode.HELD, "held by", "stopped by hand", "--release")
     refused(run, ExitCode.HELD)
@@ -58,6 +60,8 @@ def test_a_run_that_was_stopped_by_hand_stays_stopped(make_run: MakeRun) -> None
 
     assert run.start("--release").wait() == ExitCode.DONE, run.report()
     assert resumed(run) == [None, newest]
+    (done,) = run.records("done")
+    assert "command_digest" in done.data
     assert ends(run)[-1]["counters"]["preempted"] == 0, "what was counted before the hold is forgotten"
     assert [line["step"] for line in run.history()] == list(range(1, 601))
     run.nothing_left()

@@ -154,6 +154,11 @@ def test_the_socket_tells_senders_by_their_credentials() -> None:
         messages = listening.receive()
         assert messages == [Message(os.getpid(), {"READY": "1", "X": "a=b"})]
         assert listening.dropped == 1
+        sender.sendto(
+            b"X_OUTLAST_STEP=1\nX=" + b"x" * 9000, listening.path
+        )  # what is cut may say something else
+        assert listening.receive() == []
+        assert listening.dropped == 2
         assert len(listening.path) <= 107
         assert os.stat(listening.folder).st_mode & 0o777 == 0o700
         sender.setblocking(False)

@@ -222,6 +222,19 @@ def test_a_failed_save_costs_that_save_only(listener: Listener) -> None:
     assert len(listener.values("X_OUTLAST_SAVE_FAILED")) == 1
 
 
+def test_a_name_that_is_taken_costs_that_save_only(listener: Listener) -> None:
+    """What lies under the name of a save that is made meanwhile is never touched; the training goes on all the same."""
+    taken = "step-000000014.a0001"
+    script = listener.folder / "train.py"
+    script.write_text(f"import os; os.mkdir(os.environ['OUTLAST_CHECKPOINTS'] + '/{taken}')\n{TRAIN}")
+    code, output = listener.through(OUTLAST_SAVE_EVERY_STEPS="7")
+    assert code == 0, output
+    assert f'cannot save "{taken}": it is there already' in output
+    assert not list((listener.run.checkpoints / taken).iterdir())
+    steps = [int(name[5:14]) for name in listener.values("X_OUTLAST_SEALED")]
+    assert steps == [7, 21, 28, 35, 40]
+
+
 def test_a_stale_writer_is_fenced(listener: Listener) -> None:
     """A newer attempt has claimed the run: the old trainer seals nothing and stops."""
     process = listener.start(TOTAL="100000", PAUSE="0.01")
