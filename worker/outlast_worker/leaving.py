@@ -45,12 +45,9 @@ def _leave_at_exit(code: int) -> None:
     run = getattr(atexit, "_run_exitfuncs", None)
     if run is None:  # another Python: its own way is slower, and as good
         return
-    owner = os.getpid()
 
     def leave() -> None:
         """The first of the exit handlers, being the last that was registered: it calls the others, and ends."""
-        if os.getpid() != owner:
-            return
         atexit.unregister(leave)
         run()
         _pass_on()

@@ -32,7 +32,6 @@ def main() -> None:
     """Warm up, wait, become the worker. Returns when the script has."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
-    supervisor = os.getppid()
     asked = json.loads(channel.recv(MOST))
     command = parse_python(asked["command"])
     if isinstance(command, str):
@@ -45,7 +44,7 @@ def main() -> None:
     order, (log, alive, *buffer) = _receive(channel)
     if (why := files.changed(order["env"].get("PATH"))) is not None:
         _refuse(channel, why)
-    _take_place(order, log, alive, supervisor)
+    _take_place(order, log, alive)
     if buffer:  # under another number than the supervisor's
         os.set_inheritable(buffer[0], True)
         os.environ[Env.BUFFER] = f"{buffer[0]}:{os.fstat(buffer[0]).st_ino}"
@@ -96,7 +95,7 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return order, list(found)
 
 
-def _take_place(order: dict[str, Any], log: int, alive: int, supervisor: int) -> None:
+def _take_place(order: dict[str, Any], log: int, alive: int) -> None:
     """Everything that an exec would have given to a new process."""
     for number in signal.valid_signals():  # what came while we were nobody is not the worker's
         while number in signal.sigpending() and signal.sigtimedwait({number}, 0) is not None:
@@ -111,9 +110,8 @@ def _take_place(order: dict[str, Any], log: int, alive: int, supervisor: int) ->
     os.dup2(log, 2)
     os.close(log)
     os.set_inheritable(alive, True)
+    # one that has died before this has killed us: KILL is what a standby's supervisor leaves it with
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(order["death"]), 0, 0, 0)
-    if os.getppid() != supervisor:
-        os._exit(128 + signal.SIGTERM)
 
 
 def _hand_over_output(log: int) -> None:
