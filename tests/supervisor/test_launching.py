@@ -92,6 +92,22 @@ def test_a_launch_leaves_the_signal_mask_as_it_was(launcher: Launcher) -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
+def test_a_worker_ignores_no_signal_that_its_supervisor_was_started_to_ignore(launcher: Launcher) -> None:
+    """Under nohup, or behind a shell's trap, what the job means by a signal would never reach the worker."""
+    command = ["grep", "SigIgn", "/proc/self/status"]
+    launcher.job = job_from_command(command, str(launcher.run.path), launcher.run.path)
+    ignored = {signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    try:
+        worker = launch(launcher, launcher.open(1, FRESH, "start"))
+        os.waitpid(worker.pid, 0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    found = launcher.run.attempt_log(1).read_text().splitlines()[-1]
+    assert int(found.split()[1], 16) & sum(1 << (number - 1) for number in ignored) == 0
+
+
 def test_the_named_generation_counts_until_a_worker_was_started(launcher: Launcher) -> None:
     """A look at the checkpoints that fails, and is made again, does not forget what --from named."""
     launcher.forced = "step-000000001.a0001"

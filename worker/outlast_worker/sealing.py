@@ -91,7 +91,7 @@ class Seals:
                 apart=self._apart(),
                 taken=self.meanwhile.taken(state, self._apart()),
             )
-        except (AlreadySealed, OSError) as error:
+        except OSError as error:
             self._failed(error)
             self._say_failed(name, error)
             return False
@@ -171,7 +171,7 @@ class Seals:
         def landed(outcome: Outcome) -> None:
             if outcome.saved is not None:
                 self._sealed(name, outcome.saved, started, cost)
-            elif isinstance(outcome.error, AlreadySealed | OSError):
+            elif isinstance(outcome.error, OSError):
                 self._failed(outcome.error)
 
         begun = self.meanwhile.begin(
@@ -202,7 +202,7 @@ class Seals:
         self.meanwhile.flight = None
         self.meanwhile.landed(flight)
         error = outcome.error
-        if isinstance(error, AlreadySealed | OSError):
+        if isinstance(error, OSError):
             self._say_failed(GenerationName(flight.step, self._context.attempt), error)
         elif error is not None:
             raise error
