@@ -356,6 +356,15 @@ def test_a_break_at_a_sealed_step_still_ends_with_a_final_generation(listener: L
     assert listener.index().final
 
 
+def test_what_follows_the_training_is_without_its_loader_processes(listener: Listener) -> None:
+    """A script that goes on, to export or to evaluate, has the memory and the cores that they had."""
+    count = "import multiprocessing; print('left', multiprocessing.active_children())"
+    (listener.folder / "train.py").write_text(f"{TRAIN}\n{count}\n")
+    code, output = listener.through(MODE="break", WORKERS="2")
+    assert code == 0, output
+    assert "left []" in output
+
+
 def test_a_run_killed_after_its_last_step_is_finished_without_training(listener: Listener) -> None:
     """Resumed from the last step, unsealed as final: nothing is trained, the final generation is sealed."""
     process = listener.start(TOTAL="8", OUTLAST_SAVE_EVERY_STEPS="4", PAUSE="0.4")
