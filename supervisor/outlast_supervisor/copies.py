@@ -11,7 +11,7 @@ from outlast_jobs.contract import Env
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.rundir import RunDirectory
 
-from .processes import carries, environment_of
+from .processes import environment_of, was_submitted_by_worker
 
 _LIMIT = 16 << 10  # bytes of a lock, which is one line
 
@@ -22,13 +22,11 @@ def works_elsewhere(pid: int, runs: Mapping[str, RunDirectory]) -> bool:
     It works where its OUTLAST_RUN names a folder, in its own view of the files. Where nothing is there any more the
     run was moved, and what cannot be looked at may be ours: it is not elsewhere then. Waits for that file system.
     """
-    told = dict(entry.partition(b"=")[::2] for entry in environment_of(pid))
-    run_id = told.get(Env.RUN_ID.encode(), b"")
-    run = runs.get(os.fsdecode(run_id))
-    place = os.fsdecode(told.get(Env.RUN.encode(), b""))
-    first = told.get(b"SLURM_TASK_PID", b"")
-    if run is not None and first.isdigit() and carries(int(first), Env.RUN_ID.encode() + b"=" + run_id):
-        return True  # a worker has submitted it: all of that Slurm job, from its first process on, bears the mark
+    told = dict(os.fsdecode(entry).partition("=")[::2] for entry in environment_of(pid))
+    run = runs.get(told.get(Env.RUN_ID, ""))
+    place = told.get(Env.RUN, "")
+    if run is not None and was_submitted_by_worker(told):
+        return True
     if run is None or not place.startswith("/") or place == str(run.path.absolute()):
         return False
     other = RunDirectory(Path(f"/proc/{pid}/root{place}"))

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -194,6 +194,17 @@ def _with_all_below(marked: list[int]) -> Survivors:
 def carries(pid: int, marker: bytes) -> bool:
     """Whether a process was started with exactly this entry in its environment."""
     return marker in environment_of(pid)
+
+
+def was_submitted_by_worker(env: Mapping[str, str]) -> bool:
+    """Whether a worker has called sbatch for the Slurm job of this environment, and has left its marks to it.
+
+    Then all of that job bears the run's mark, from its first process on, which that of no other job does.
+    """
+    run_id, first = env.get(Env.RUN_ID), env.get("SLURM_TASK_PID", "")
+    if not run_id or not (first.isascii() and first.isdigit()):
+        return False
+    return carries(int(first), os.fsencode(f"{Env.RUN_ID}={run_id}"))
 
 
 def unmarked_below_us(pid: int) -> bool:

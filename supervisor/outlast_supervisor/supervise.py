@@ -263,9 +263,10 @@ def _was_queued_again() -> bool:
     """Whether this is what Slurm started, and not for the first time."""
     if not is_in_slurm(os.environ):
         return False
+    from .processes import was_submitted_by_worker
     from .schedulers.slurm import place
 
-    here = place(os.environ, os.getpid())
+    here = place(os.environ, was_submitted_by_worker(os.environ))
     return here.restarts > 0 and not here.by_hand
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -38,8 +41,23 @@ def test_where_we_are() -> None:
         {**BATCH, "SLURM_STEP_ID": "4294967290"},
         {**BATCH, "OUTLAST_RUN_ID": "0" * 32},
     ):
-        assert slurm.place(by_hand, 813).by_hand, by_hand
-    assert not slurm.place({**BATCH, "OUTLAST_RUN_ID": "0" * 32}, 812).by_hand, "a worker has submitted it"
+        assert slurm.place(by_hand).by_hand, by_hand
+    assert not slurm.place({**BATCH, "OUTLAST_RUN_ID": "0" * 32}, submitted=True).by_hand
+
+
+def test_a_job_that_a_worker_has_submitted_bears_its_mark_from_its_first_process_on() -> None:
+    """The batch script does, whether or not it goes on as outlast; that of the job in which a worker runs does not."""
+    code = "import os; from outlast_supervisor.processes import was_submitted_by_worker as w; print(w(os.environ))"
+    known = {key: value for key, value in os.environ.items() if key != "OUTLAST_RUN_ID"}
+
+    def told(script: str, **marks: str) -> str:
+        words = ["sh", "-c", f"export SLURM_TASK_PID=$$; {script}", "sh", sys.executable, "-c", code]
+        return subprocess.run(words, env=known | marks, check=True, capture_output=True, text=True).stdout
+
+    goes_on, waits = 'exec "$@"', '"$@"; exit $?'
+    assert told(goes_on, OUTLAST_RUN_ID="a") == "True\n"
+    assert told(waits, OUTLAST_RUN_ID="a") == "True\n"
+    assert told(f"export OUTLAST_RUN_ID=a; {waits}") == "False\n"
 
 
 def test_the_last_task_of_an_array_is_named_as_one() -> None:

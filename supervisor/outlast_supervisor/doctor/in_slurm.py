@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from outlast_jobs.jobfile import Job
 
+from ..processes import was_submitted_by_worker
 from ..schedulers import slurm
 from ..schedulers.tools import Outcome
 from .lead import enough
@@ -212,7 +213,7 @@ def _why(found: Slurm) -> str:
 def look(own: Own) -> Slurm:
     """Ask Slurm's tools, each with its own time."""
     env = slurm.query_env(own.env)
-    place = slurm.place(own.env, own.parent)  # of the script, where outlast run is to be
+    place = slurm.place(own.env, was_submitted_by_worker(own.env))
     told = _tool(slurm.job_query(place.job), env)
     flag = re.search(r"\bRequeue=(\d)", told.out)
     script = _tool(slurm.script_query(place.job), env)

@@ -17,7 +17,8 @@ def around(wires: Wires) -> Outside:
     """The watch for where this process runs."""
     if not is_in_slurm(os.environ):
         return Outside(wires)
+    from ..processes import was_submitted_by_worker
     from .slurm import place
     from .slurm_watch import InSlurm
 
-    return InSlurm(wires, place(os.environ, os.getpid()), os.environ)
+    return InSlurm(wires, place(os.environ, was_submitted_by_worker(os.environ)), os.environ)

@@ -73,8 +73,8 @@ class Unanswered(Struct, frozen=True):
     why: str
 
 
-def place(env: Mapping[str, str], pid: int = 0) -> Place:
-    """Where in Slurm the environment says that the process of this number is; it has a SLURM_JOB_ID."""
+def place(env: Mapping[str, str], submitted: bool = False) -> Place:
+    """Where in Slurm the environment says that we are; it has a SLURM_JOB_ID. ``submitted``: by a worker."""
     job = env.get("SLURM_JOB_ID") or env["SLURM_JOBID"]
     array, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
     of_array = array.isdecimal() and task.isdecimal()
@@ -85,15 +85,14 @@ def place(env: Mapping[str, str], pid: int = 0) -> Place:
         job=f"{array}_{task}" if of_array and array == job else job,
         restarts=int(restarts) if restarts.isdecimal() else 0,
         task=task if of_array else "",
-        by_hand=_by_hand(env, pid),
+        by_hand=_by_hand(env, submitted),
         end=float(end) if end.isdecimal() and int(end) > 0 else None,
         wishes=tuple((name, env[key]) for name, key in _WISHES.items() if env.get(key)),
     )
 
 
-def _by_hand(env: Mapping[str, str], pid: int) -> str:
-    # a worker that calls sbatch leaves its marks to the job, whose first process none of its own is
-    if env.get(Env.RUN_ID) and env.get("SLURM_TASK_PID") != str(pid):
+def _by_hand(env: Mapping[str, str], submitted: bool) -> str:
+    if env.get(Env.RUN_ID) and not submitted:
         return "it was started by the worker of another run"
     if not env.get("SLURM_TASK_PID"):  # what salloc opens and what ssh is let into do not have it
         return "it was started by hand inside an allocation"
