@@ -98,11 +98,23 @@ def test_the_end_of_a_job_that_is_over_is_none(state: str) -> None:
     assert isinstance(slurm.read_end(Outcome("ok", f"1795981663 {state}")), Unanswered)
 
 
+def test_the_end_of_a_heterogeneous_job_is_that_of_its_first_part_to_end() -> None:
+    """squeue has a line for each part; one that has ended already, or has no limit, says nothing of the others."""
+    for text, end in (
+        ("1795981663 RUNNING\n1795981660 RUNNING", 1795981660.0),
+        ("1795981600 COMPLETING\n1795981663 RUNNING", 1795981663.0),
+        ("NONE RUNNING\n1795981663 RUNNING", 1795981663.0),
+        ("NONE RUNNING\nNONE RUNNING", None),
+    ):
+        assert slurm.read_end(Outcome("ok", text)) == end
+    assert isinstance(slurm.read_end(Outcome("ok", "1 CANCELLED\n2 CANCELLED")), Unanswered)
+
+
 def test_what_is_no_answer() -> None:
-    """Nothing, two jobs, an error and words are no end, and each is told in its own way."""
+    """Nothing, an error and words are no end, and each is told in its own way."""
     said = [
         slurm.read_end(Outcome("ok", "")),
-        slurm.read_end(Outcome("ok", "1795981663 RUNNING\n1795981664 RUNNING")),
+        slurm.read_end(Outcome("ok", "1795981663 RUNNING again")),
         slurm.read_end(Outcome("failed", err="slurm_load_jobs error: Invalid job id specified")),
         slurm.read_end(Outcome("ok", "soon")),
     ]

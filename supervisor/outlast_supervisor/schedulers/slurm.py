@@ -132,18 +132,20 @@ def job_query(job: str) -> tuple[str, ...]:
 
 
 def read_end(outcome: Outcome) -> float | Unanswered | None:
-    """The end in unix seconds; None where the job has none."""
+    """The end in unix seconds; None where the job has none. Of a heterogeneous job's parts the first to end counts."""
     if not outcome.ok:
         return Unanswered(short(outcome.err))
-    lines = {" ".join(line.split()) for line in outcome.out.splitlines() if line.strip()}
-    if not lines:
+    said = [_end(line.split()) for line in outcome.out.splitlines() if line.strip()]
+    if not said:
         return Unanswered("squeue knows no such job")
-    words = lines.pop().split(" ")
-    if lines or len(words) > 2:
-        return Unanswered(f'squeue said "{short(outcome.out)}", which is no end time')
+    known = [end for end in said if not isinstance(end, Unanswered)]
+    return min((end for end in known if end is not None), default=None) if known else said[0]
+
+
+def _end(words: list[str]) -> float | Unanswered | None:
     if len(words) == 2 and words[1] not in _RUNNING:
         return Unanswered(f"the job is {words[1]}")  # its end is the moment of its cancel, or an estimate
-    end = words[0]
+    end = words[0] if len(words) <= 2 else ""
     if end.upper() in _NO_END:
         return None
     if re.fullmatch(r"\d{1,11}", end) and int(end) > 0:
@@ -151,7 +153,7 @@ def read_end(outcome: Outcome) -> float | Unanswered | None:
     try:
         return time.mktime(time.strptime(end, "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
-        return Unanswered(f'squeue said "{short(end)}", which is no end time')
+        return Unanswered(f'squeue said "{short(" ".join(words))}", which is no end time')
 
 
 def read_job(outcome: Outcome) -> Job | Unanswered:
