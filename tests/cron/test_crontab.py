@@ -210,6 +210,21 @@ def test_cron_takes_the_longest_line_and_we_refuse_longer_ones(machine: Machine,
     assert machine.crontab() == installed
 
 
+def test_where_no_mail_is_sent_it_is_told(machine: Machine, job: Path) -> None:
+    """Of the MAILTOs the last above our lines counts: an empty one loses what they say, unless it goes to a file."""
+    for text, lost in (
+        ('MAILTO=""\n', True),
+        (" MAILTO = ''\n* * * * * true\n", True),
+        ('MAILTO=""\nMAILTO=me\n', False),
+        ("* * * * * true # MAILTO=\n", False),
+    ):
+        machine.set_crontab(text.encode())
+        for _ in ("installed", "there already"):
+            done = machine.cron(job, "--install")
+            assert (done.code, "MAILTO is empty" in done.err) == (0, lost), (text, done.err)
+        assert "MAILTO is" not in machine.cron(job, "--install", "--log", job.parent / "log").err
+
+
 def test_a_machine_without_cron_is_told_of(job: Path, tmp_path: Path) -> None:
     """Without the program the lines are printed all the same, and --install says what is missing."""
     done = subprocess.run(

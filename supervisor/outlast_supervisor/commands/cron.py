@@ -83,7 +83,16 @@ def cron(
     if not install:
         _print(made, as_json)
         return
-    changed = _edited(lambda text: lines.with_block(text, key, made))
+    mailed = True
+
+    def change(text: bytes) -> bytes:
+        nonlocal mailed
+        mailed = lines.is_mailed(text, key)
+        return lines.with_block(text, key, made)
+
+    changed = _edited(change)
+    if log is None and not mailed and not quiet:
+        say("outlast: MAILTO is empty in your crontab, so errors are lost; have them written with --log FILE")
     said = f"cron starts it at each boot and every {every}" if changed else "already in the crontab"
     _report(said, key, changed=changed, quiet=quiet, as_json=as_json)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,6 +16,7 @@ DEFAULT_PATH = "/usr/bin:/bin"
 """PATH of what cron starts."""
 LONGEST = 998
 """Bytes that Debian's crontab(1) takes as one command; it refuses the whole file for a longer one."""
+_MAILTO = re.compile(rb"^[ \t]*[\"']?MAILTO[\"']?[ \t]*=(.*)$", re.MULTILINE)
 _HOUR, _DAY = 60, 24 * 60  # minutes
 
 
@@ -87,6 +89,12 @@ def without_block(crontab: bytes, key: str) -> bytes:
     """A crontab without the lines of a job; all else stays as it is."""
     before, after = _around(crontab, key)
     return _ended(before + after)
+
+
+def is_mailed(crontab: bytes, key: str) -> bool:
+    """Whether cron mails what a job's lines say: an empty MAILTO above them turns that off."""
+    found = _MAILTO.findall(_around(crontab, key)[0])
+    return not found or found[-1].strip(b" \t\"'") != b""
 
 
 def _ended(text: bytes) -> bytes:
