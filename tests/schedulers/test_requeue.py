@@ -43,6 +43,7 @@ ROWS: list[tuple[Facts, str]] = [
     (facts(WARNING, EARLY, end=None), "requeue"),
     (facts(Left("deadline", "the deadline (time_limit of the job)"), EARLY, end=None, job=RUNS), "requeue"),
     (facts(TERM, EARLY), "cancel"),
+    (facts(TERM, EARLY, job=RUNS), "slurm.warn"),
     (facts(TERM, EARLY, job=CANCELLED), "cancel"),
     (facts(TERM, EARLY, end=None), "no end of the job is known"),
     (facts(TERM, WARNED_EARLY), "cancel"),

@@ -119,7 +119,10 @@ def _cancelled(facts: Facts) -> str:
     slack = 0.0 if left.source == "SIGTERM" else FAR
     early = facts.end - facts.warn - slack - facts.told_at
     if early > 0:
-        return f"{left.source} came {early + facts.warn + slack:.0f} s before the end: taken for a cancel"
+        text = f"{left.source} came {early + facts.warn + slack:.0f} s before the end: taken for a cancel"
+        if job is not None and job.state == "RUNNING":  # after a plain scancel it is not
+            text += "; if it was the script's --signal, set slurm.warn in the job file to that"
+        return text
     return "the job was cancelled" if job is not None and _is_cancelled(job) else ""
 
 
