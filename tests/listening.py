@@ -42,6 +42,13 @@ class Squares(torch.utils.data.Dataset):
 width = 9 if mode == "wide" else 8
 model = torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1))
 kind = torch.optim.RAdam if mode == "radam" else torch.optim.AdamW
+if mode in ("mine", "newer"):  # an optimizer of somebody else's, and a later version of it, which has an option more
+    class Mine(torch.optim.AdamW):
+        def __setstate__(self, state):
+            super().__setstate__(state)
+            for group in self.param_groups if mode == "newer" else ():
+                group.setdefault("warm", 0.5)
+    kind = Mine
 optimizer = kind(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
 data = batches(Squares(), 4, workers=int(os.environ.get("WORKERS", "0")), seed=5, start_method="fork")

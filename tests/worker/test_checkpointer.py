@@ -345,6 +345,14 @@ def test_another_class_that_takes_the_state_is_told(listener: Listener) -> None:
     assert "optimizer class RAdam → AdamW" in listener.values("X_OUTLAST_REFUSED")[0]
 
 
+def test_an_option_more_of_the_same_class_is_told(listener: Listener) -> None:
+    """A newer version of somebody's optimizer goes on with what an older one saved, and says what that had not."""
+    listener.through(TOTAL="4", MODE="mine")
+    code, output = listener.through(TOTAL="6", MODE="newer")
+    assert code == 0, output
+    assert "optimizer: saved without warm" in output
+
+
 def test_a_break_at_a_sealed_step_still_ends_with_a_final_generation(listener: Listener) -> None:
     """Left early at a step that this attempt had sealed: a second, final seal of it under its own name."""
     code, output = listener.through(MODE="break", OUTLAST_SAVE_EVERY_STEPS="4")

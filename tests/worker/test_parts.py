@@ -344,8 +344,8 @@ def test_options_that_another_torch_has_not_saved_are_told_and_no_reason_to_refu
     after = made(2)
     drift = Parts(after).restore(copy.deepcopy(trees), kinds, other_torch=True)
     assert sorted(drift) == [
-        "optimizer: saved without maximize, which this torch has",
-        "scheduler: saved without gamma, which this torch has",
+        "optimizer: saved without maximize, which this version has",
+        "scheduler: saved without gamma, which this version has",
     ]
     assert train(before, 4, 2) == train(after, 4, 2)
     assert first_difference(Parts(before).capture()[0], Parts(after).capture()[0]) is None

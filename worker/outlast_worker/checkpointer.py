@@ -268,8 +268,9 @@ class Checkpointer:
         if session.loaded is not None:
             if self._proof is not None:
                 self._proof.leave_out(session.loaded.state, self._state.capture())
-            other = other_torch(session.loaded.index.fingerprint)
-            drift = self._state.restore_parts(session.loaded.state, other_torch=other)
+            saved = session.loaded.index
+            other = other_torch(saved.fingerprint)
+            drift = self._state.restore_parts(session.loaded.state, other_torch=other, code=saved.code)
             drift += self._feed.drift() + self._state.restore_rng(allow_loss=self._rng_loss_allowed())
         # What would be saved and never loaded again is said now, not at the first save or the next start.
         check_state(begun := self._state.capture())

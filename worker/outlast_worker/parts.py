@@ -7,6 +7,7 @@ import contextlib
 import copy
 import random
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,14 +50,20 @@ class Parts:
         return trees, dict(self._kinds)
 
     def restore(
-        self, trees: Mapping[str, Any], kinds: Mapping[str, str], *, other_torch: bool = False
+        self,
+        trees: Mapping[str, Any],
+        kinds: Mapping[str, str],
+        *,
+        other_torch: bool = False,
+        code: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[str]:
         """Bring every part to its saved state, which is handed over: tensors in it may become the parts' own.
 
         Optimizers come last: a scheduler, when made or loaded, may set the learning rate, and the saved one
         must win. Parts of PyTorch's own kinds and generators are then captured again and compared by bits.
         With ``other_torch`` another version of it has saved them, and those of optimizers and schedulers may have
-        options that were not saved: what those are is returned in sentences.
+        options that were not saved: what those are is returned in sentences. So are those of an optimizer whose class
+        is the one in ``code``, of which this may be another version.
         """
         drift: list[str] = []
         self._refuse_mismatch(trees, kinds)
@@ -72,11 +79,14 @@ class Parts:
             if self._kinds[name] != STATEFUL or isinstance(value, _EXACT):
                 now = self._capture(name)
                 found = first_difference(trees[name], now)
-                if found is not None and other_torch and isinstance(value, _WITH_OPTIONS):
+                same = (
+                    self._kinds[name] == OPTIMIZER and code.get(f"{name} class") == type(value).__qualname__
+                )
+                if found is not None and (same or (other_torch and isinstance(value, _WITH_OPTIONS))):
                     now, added = _without_added(trees[name], now)
                     if (found := first_difference(trees[name], now)) is None:
                         drift.append(
-                            f"{name}: saved without {', '.join(sorted(added))}, which this torch has"
+                            f"{name}: saved without {', '.join(sorted(added))}, which this version has"
                         )
                 if found is not None:
                     raise PartError(

@@ -66,10 +66,10 @@ class TrainingState:
         self.extra.clear()
         self.extra.update(state["extra"])
 
-    def restore_parts(self, state: dict[str, Any], *, other_torch: bool) -> list[str]:
+    def restore_parts(self, state: dict[str, Any], *, other_torch: bool, code: dict[str, Any]) -> list[str]:
         """All registered parts, as `Parts.restore`; the random streams are kept back until `restore_rng`."""
         self._rng_due = state["rng"]
-        return self.parts.restore(state["parts"], state["kinds"], other_torch=other_torch)
+        return self.parts.restore(state["parts"], state["kinds"], other_torch=other_torch, code=code)
 
     def restore_rng(self, *, allow_loss: bool) -> list[str]:
         """Set the process-wide streams, as often as it is called before the first step after a restore.
