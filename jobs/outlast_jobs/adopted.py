@@ -34,6 +34,8 @@ class Candidate(Struct, frozen=True):
     path: Path
     step: int
     """By its name, 0 where that has no number."""
+    written: float = 0.0
+    """When it was changed last, Unix seconds."""
 
     @property
     def name(self) -> str:
@@ -58,18 +60,20 @@ def candidates(pattern: str, workdir: str) -> list[Candidate]:
     found = []
     for path in glob.glob(os.path.join(glob.escape(workdir), pattern)):
         try:
-            changed = os.stat(path).st_mtime_ns
+            written = os.stat(path).st_mtime
         except FileNotFoundError:
             continue  # its trainer has just deleted it, or it is a link to nothing
         made = Path(os.path.abspath(path))
-        found.append((step_of(made.name), changed, made))
-    return [Candidate(path, step) for step, _, path in sorted(found, reverse=True)]
+        found.append((step_of(made.name), written, made))
+    return [Candidate(path, step, written) for step, written, path in sorted(found, reverse=True)]
 
 
-def furthest(pattern: str, workdir: str, complete: str | None, whole: Whole | None = None) -> int:
-    """The furthest step of which one is whole; 0 where none is, or none could be looked at."""
+def furthest(
+    pattern: str, workdir: str, complete: str | None, whole: Whole | None = None
+) -> Candidate | None:
+    """The furthest one that is whole; None where none is, or none could be looked at."""
     found = look_through(pattern, workdir, complete, whole)
-    return next((candidate.step for candidate, wrong in found if wrong is None), 0)
+    return next((candidate for candidate, wrong in found if wrong is None), None)
 
 
 def look_through(

@@ -170,8 +170,8 @@ def _saved(e: Ending, _policy: Policy) -> tuple[Kind, str] | None:
             return Kind.SAVED, "saved after a notice" if e.notice else "saved, with progress"
         return Kind.CRASHED, f"said saved ({_status(e)}) without a notice and without progress"
     if e.status == SIGNALLED + signal.SIGTERM and (e.notice or not e.attached) and e.failure is None:
-        when = "after a notice" if e.notice else "before a trainer attached"
-        return Kind.SAVED, f"ended by SIGTERM {when}, nothing to save"
+        when = " after a notice" if e.notice else ""
+        return Kind.SAVED, f"ended by SIGTERM{when}, without a word of a save"
     return None
 
 

@@ -159,6 +159,7 @@ class Carrier(Struct):
                 self.loop.trainers.clear()
                 if within:
                     self._finish_save(attempt, within)
+                self.look_at_script(self.chores)
                 self.chores.submit("examined", lambda: chores.examine(self.desk, attempt, self.launcher.job))
             case act.Look(attempt):
                 self.chores.submit("event", lambda: chores.look(self.desk, attempt))
@@ -178,6 +179,12 @@ class Carrier(Struct):
                 self._hook(name, reason)
             case act.Exit(code, reason, at_once):
                 self.finish(code, reason, at_once)
+
+    def look_at_script(self, helper: Helper) -> None:
+        """See how far a script without the library is."""
+        job = self.launcher.job
+        if job.adopt is not None:
+            helper.submit("event", lambda: chores.wrote(self.desk, job))
 
     def _finish_save(self, attempt: int, within: float) -> None:
         from .finishing import finish_save  # not before: most lives need none of it

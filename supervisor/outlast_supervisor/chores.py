@@ -178,7 +178,7 @@ def examine(desk: Desk, attempt: int, job: Job | None = None) -> ev.Examined:
             final = finding.index is not None and finding.index.final
     tail = log_tail(desk.run.attempt_log(attempt))
     before, desk.oom_kills = desk.oom_kills, oom_kills()
-    adopted = _adopted(desk, job)
+    adopted = found.step if (found := wrote(desk, job)) is not None else None
     return ev.Examined(
         sealed_step=max((name.step for name in sealed), default=adopted),
         final=final,
@@ -189,13 +189,14 @@ def examine(desk: Desk, attempt: int, job: Job | None = None) -> ev.Examined:
     )
 
 
-def _adopted(desk: Desk, job: Job | None) -> int | None:
-    """The step of the furthest checkpoint that a script without the library wrote: progress, as a generation is."""
+def wrote(desk: Desk, job: Job | None) -> ev.Wrote | None:
+    """The furthest checkpoint of a script without the library: it is progress, as a generation is."""
     if job is None or job.adopt is None:
         return None
     from outlast_jobs.adopted import furthest
 
-    return furthest(job.adopt.pattern, job.workdir, job.adopt.complete, desk.adopted)
+    found = furthest(job.adopt.pattern, job.workdir, job.adopt.complete, desk.adopted)
+    return ev.Wrote(found.name, found.step, time.time() - found.written) if found is not None else None
 
 
 def look(desk: Desk, attempt: int) -> ev.Looked:

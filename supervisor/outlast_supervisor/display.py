@@ -172,9 +172,12 @@ class Display:
             standby=self.standby(),
         )
         view = snapshot(self._loop.state, facts, now)
-        if view["step"] is not None:
-            self._latest = {key: view[key] for key in _KEPT}
         return view if view["step"] is not None else {**view, **self._latest}
+
+    def keep(self, journaler: Journaler) -> None:
+        """Keep what stays true of the worker, whose end this is."""
+        view = self._view(time.monotonic(), journaler)
+        self._latest = {key: view[key] for key in _KEPT}
 
     def _warnings(self, journaler: Journaler) -> list[str]:
         found = [f"the journal cannot be written: {journaler.error}"] if journaler.error else []

@@ -121,6 +121,14 @@ class Looked(Struct, frozen=True):
     sealed_age: float | None  # seconds since that was saved
 
 
+class Wrote(Struct, frozen=True):
+    """A script without the library has written a checkpoint, which is whole."""
+
+    name: str
+    step: int
+    age: float  # seconds since it was written, by a clock that may have been set
+
+
 class SaveFailed(Struct, frozen=True):
     """A save failed and training goes on."""
 
@@ -274,6 +282,7 @@ Event = (
     | Saving
     | Sealed
     | Looked
+    | Wrote
     | SaveFailed
     | Verified
     | Rejected

@@ -21,11 +21,11 @@ _SHOWN = 400  # characters
 _CURE = "give each job a name or a run_dir of its own"
 
 
-def former_job(run: RunDirectory, job: Job, *, always: bool = False) -> Job | None:
-    """The job as its latest start resolved it; None where it is not known, or (unless ``always``) of the same file."""
+def former_job(run: RunDirectory, job: Job | None = None) -> Job | None:
+    """The job as its latest start resolved it; None where it is not known, or is of the same file as ``job``."""
     try:
         text = durable.read_file(run.job_yaml, _MAX).decode()
-        if not always and job.source is not None and f"\nsource: {job.source}\n" in text:
+        if job is not None and job.source is not None and f"\nsource: {job.source}\n" in text:
             return None  # nearly always so, and YAML takes a start some milliseconds
         return job_from_resolved(text)
     except (OSError, ValueError):

@@ -201,6 +201,21 @@ def sealed(state: Alive | Ending, event: ev.Sealed, ctx: Context) -> Step:
     return replace(state, live=live, ledger=ledger), actions
 
 
+def wrote(state: Alive | Ending, event: ev.Wrote, ctx: Context) -> Step:
+    """All that is seen of the progress of a script without the library."""
+    live, at = state.live, min(ctx.now, ctx.now - event.age)
+    if event.step <= live.sealed_step or at < live.started_at:  # one that was passed over, for an older one
+        return state, ()
+    live = replace(
+        live,
+        sealed_at=max(live.sealed_at, at),
+        sealed_step=event.step,
+        sealed_name=event.name,
+        step=max(live.step, event.step),
+    )
+    return replace(state, live=live), ()
+
+
 def take_in(
     event: ev.Sealed, live: Live, ledger: Ledger, sealed_at: float
 ) -> tuple[Live, Ledger, tuple[Action, ...]]:

@@ -42,9 +42,9 @@ from .schedulers.around import around, is_in_slurm
 from .schedulers.watch import Wires
 from .standby import Standby
 from .startup import write_job
-from .states import Ledger, Running, Starting, State
+from .states import Ending, Ledger, Running, Starting, State
 
-LOCK_EVERY = 30.0  # seconds between two looks whether the run directory is still the one that we locked
+LOCK_EVERY = 30.0  # seconds between two looks whether the run is still ours, and how far its script is
 LISTEN_AFTER = 1.0  # seconds after which requests are looked for, whether or not a worker runs by then
 STUCK = 10.0  # seconds; a helper that has been at one short job for so long waits for a dead file system
 LAST_WAIT = 60.0  # seconds for a finished run's last generation to be verified, and for the hooks of an end that stays
@@ -218,7 +218,9 @@ class Session:
 
     def _carry(self, state: State, actions: tuple[Any, ...]) -> None:
         self._carrier.carry(actions)
-        if isinstance(state, Starting):  # only now: it must not delay the worker
+        if isinstance(state, Ending):
+            self._display.keep(self._journaler)
+        elif isinstance(state, Starting):  # only now: it must not delay the worker
             self._watch()
         elif isinstance(state, Running) and state.live.attached:
             self._standby.want(self._job, time.monotonic(), tight=state.ledger.counters.tight)
@@ -304,6 +306,8 @@ class Session:
         if now >= self._lock_at:
             self._lock_at = now + LOCK_EVERY
             self._pulse.submit("lock", self._lock.is_named)
+            if not self._carrier.verifier.pending:  # a checkpoint may take longer than that to read
+                self._carrier.look_at_script(self._carrier.verifier)
             self._requests_waiting = True  # the kernel's word of one may be lost
         if self._requests_waiting or (self._look_at is not None and now >= self._look_at):
             self._requests_waiting = False

@@ -107,16 +107,13 @@ def _of_worker(state: Starting | Running | Stopping | Ending, facts: Facts, now:
     live = state.live
     left = live.total - live.step if live.total is not None else None
     saved: dict[str, Any] | None = None
-    if live.seals:
-        at: float | None = facts.clock + live.sealed_at
+    if live.sealed_name:
         saved = {
             "generation": live.sealed_name,
             "step": live.sealed_step,
-            "at": at,
-            "seconds": state.ledger.saves[-1],
+            "at": None if live.sealed_name == live.chosen.name else facts.clock + live.sealed_at,
+            "seconds": state.ledger.saves[-1] if live.seals else None,
         }
-    elif live.chosen.name:
-        saved = {"generation": live.chosen.name, "step": live.chosen.step, "seconds": None, "at": None}
     bare = isinstance(state, Starting) and not facts.shielded
     return {
         "state": "running" if bare else _NAMES[type(state)],

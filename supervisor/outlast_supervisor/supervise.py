@@ -180,7 +180,7 @@ def _compare(run: RunDirectory, job: Job, known: History, digests: dict[str, str
     changed = known.command_digest not in (None, digests["command_digest"])
     if job.source is None and not changed:
         return "", ""
-    former = namesake.former_job(run, job, always=changed)
+    former = namesake.former_job(run, None if changed else job)
     other = namesake.namesake(former, job)
     return other, namesake.warning(former if changed else None, job, other)
 

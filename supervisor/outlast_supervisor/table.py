@@ -80,6 +80,7 @@ _IDLE: dict[type, Handler] = {
 
 _TOLD: dict[type, Handler] = {  # what a trainer may still say while it ends, or after
     ev.Sealed: live.sealed,
+    ev.Wrote: live.wrote,
     ev.Said: live.said,
     ev.Raised: live.raised,
     ev.FoundBad: live.found_bad,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -70,6 +71,20 @@ def test_a_killed_script_goes_on_from_its_furthest_whole_checkpoint(make_run: Ma
     run.nothing_left()
 
 
+def test_its_checkpoints_are_its_progress(make_run: MakeRun) -> None:
+    """What the script has saved is in the status while it runs, and the last of it once it is done."""
+    run = make_run(a_job("--hang-at", 30))
+    start = run.start()
+    status = run.until_status(lambda status: status["step"] == 25, "the status of its checkpoint")
+    assert status["last_save"]["generation"] == "checkpoint-25"
+    assert abs(status["last_save"]["at"] - (run.folder / "out/checkpoint-25").stat().st_mtime) < 5
+    os.kill(start.worker(), signal.SIGKILL)
+    assert start.wait() == 0, run.report()
+    done = run.status()
+    assert done is not None
+    assert (done["step"], done["last_save"]["generation"]) == (60, "checkpoint-60")
+
+
 def test_the_next_start_goes_on_as_well(make_run: MakeRun) -> None:
     """After the supervisor and its script were killed, the same command goes on; done stays done."""
     run = make_run(a_job("--hang-at", 40))
@@ -122,6 +137,28 @@ def test_nothing_whole_is_no_start_from_zero(make_run: MakeRun) -> None:
     fresh = run.start()
     assert fresh.wait() == 0, run.report()
     assert resumed(run) == [None]
+
+
+def test_verify_reads_what_the_script_wrote(make_run: MakeRun) -> None:
+    """Each checkpoint by what its formats say of themselves; none of them is renamed, whatever is asked for."""
+    run = make_run(a_job("--steps", 15))
+    assert run.start().wait() == 0, run.report()
+    whole = run.cli("verify", "--json", str(run.directory.path))
+    assert whole.code == 0
+    assert [found["generation"] for found in json.loads(whole.out)] == [
+        f"checkpoint-{n}" for n in (15, 10, 5)
+    ]
+    flip(run.folder / "out/checkpoint-10/model.pt")
+    (run.folder / "out/checkpoint-5/trainer_state.json").unlink()
+    found = run.cli("verify", "--quarantine", str(run.directory.path))
+    assert found.code == 1
+    lines = [line.split() for line in found.out.splitlines()]
+    assert [line[:2] for line in lines] == [
+        ["verified", "checkpoint-15"],
+        ["corrupt", "checkpoint-10"],
+        ["incomplete", "checkpoint-5"],
+    ]
+    assert len(list((run.folder / "out").iterdir())) == 3
 
 
 def test_a_person_names_another_one(make_run: MakeRun) -> None:

@@ -130,8 +130,10 @@ def test_the_furthest_comes_first(tmp_path: Path) -> None:
     ]
     assert all(one.path.is_absolute() for one in found)
     (work / "out [1]" / "checkpoint-10000" / "trainer_state.json").unlink()
-    assert furthest("out*/checkpoint-*", str(work), "trainer_state.json") == 1000
-    assert furthest("nothing-*", str(work), None) == 0
+    found = furthest("out*/checkpoint-*", str(work), "trainer_state.json")
+    assert found is not None
+    assert found.step == 1000
+    assert furthest("nothing-*", str(work), None) is None
     for place, name in enumerate(["b.ckpt", "a.ckpt", "c.ckpt"]):
         (work / name).write_bytes(a_zip())
         os.utime(work / name, (place, place))

@@ -77,7 +77,7 @@ def test_it_does_not_take_longer_than_it_may(desk: Desk) -> None:
     told, sealed = finish_save(desk, memory(desk), 1, 0.0)
     assert sealed is None
     assert "took longer" in told
-    mark = f"OUTLAST_RUN_ID={RUN}".encode()
+    mark = f"OUTLAST_RUN={desk.run.path.absolute()}".encode()
     wait_until(lambda: not any(mark in _environ(pid) for pid in os.listdir("/proc")), 60, "its end")
 
 

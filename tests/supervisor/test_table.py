@@ -87,6 +87,7 @@ HAPPENINGS: dict[type, list[ev.Event]] = {
         ev.Looked(0, None, None, None),
         ev.Looked(140, 0.1, ev.Sealed("step-000000130.a0002", 130, 10, 0.1), 0.5),
     ],
+    ev.Wrote: [ev.Wrote("checkpoint-130", 130, 0.5), ev.Wrote("checkpoint-90", 90, 0.5)],
     ev.Verified: [ev.Verified("step-000000101.a0002", True)],
     ev.Rejected: [ev.Rejected("step-000000101.a0002", "sha256")],
     ev.Said: [ev.Said("done"), ev.Said("saved")],

@@ -39,6 +39,7 @@ class _Folder:
     run: RunDirectory | None
     run_id: str | None
     generations: list[Path]
+    all: bool = False  # and what the run's script writes without the library
 
 
 @click.command(epilog=CHECK_CODES)
@@ -65,7 +66,8 @@ def verify(dirs: tuple[str, ...], aside: bool, quick: bool, quiet: bool, as_json
             if not as_json and not (quiet and finding.verdict is Verdict.VERIFIED):
                 _tell(finding, full=not quick)
         findings += found
-        bad = [finding for finding in found if finding.verdict in _BAD]
+        # what a script wrote without the library is its own
+        bad = [f for f in found if f.verdict in _BAD and f.path in folder.generations]
         if aside and bad:
             _set_aside(folder, bad, quiet)
     if as_json:
@@ -113,7 +115,7 @@ def _folder(checkpoints: Path, generations: list[Path]) -> _Folder:
 
 
 def _of_run(run: RunDirectory) -> _Folder:
-    return _Folder(run, _run_id(run), scan(run.checkpoints) if run.checkpoints.is_dir() else [])
+    return _Folder(run, _run_id(run), scan(run.checkpoints) if run.checkpoints.is_dir() else [], all=True)
 
 
 def _run_id(run: RunDirectory) -> str | None:
@@ -137,12 +139,30 @@ def _look(folder: _Folder, *, full: bool) -> Iterator[Finding]:
         if show:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
         yield finding
+    if folder.all and folder.run is not None:
+        yield from _adopted(folder.run)
+
+
+def _adopted(run: RunDirectory) -> Iterator[Finding]:
+    """The checkpoints that the run's script writes without the library."""
+    from outlast_jobs.adopted import look_through
+    from outlast_supervisor.namesake import former_job
+
+    job = former_job(run)
+    if job is None or job.adopt is None:
+        return
+    for candidate, wrong in look_through(job.adopt.pattern, job.workdir, job.adopt.complete):
+        verdict, reason = Verdict.VERIFIED, "as far as its formats tell"
+        if wrong is not None:
+            verdict = Verdict.INCOMPLETE if wrong.begun else Verdict.CORRUPT
+            verdict, reason = Verdict.UNREADABLE if wrong.unread else verdict, wrong.reason
+        yield Finding(candidate.path, None, verdict, reason)
 
 
 def _tell(finding: Finding, *, full: bool) -> None:
     index = finding.index
     good = finding.verdict is Verdict.VERIFIED
-    words = [format_size(finding.bytes)] if good else []
+    words = [format_size(finding.bytes)] if good and finding.bytes else []
     if good and index is not None:
         words += [text for text, said in (("final", index.final), ("not healthy", not index.healthy)) if said]
     if good and not full:
