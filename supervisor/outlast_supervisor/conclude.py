@@ -226,8 +226,9 @@ def _facts(ending: Ending, examined: ev.Examined | None) -> restart.Ending:
     found = live.failure
     if examined:
         sealed = sealed or (examined.sealed_step is not None and examined.sealed_step > chosen_step)
-        final = examined.final
         last_step = max(last_step, examined.last_step)
+        # a script may train on after the last of some steps: then that generation is one as any other
+        final = examined.final and last_step <= (examined.sealed_step or 0)
         if found is None and ExitWord.SAVED not in live.words and (ending.code or ending.signal):
             found = examined.failure
     by: Literal["person", "restart", "notice"] | None = None

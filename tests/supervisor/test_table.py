@@ -214,6 +214,20 @@ def test_a_failure_after_the_last_word_is_not_done() -> None:
     assert ended.data["signature"] == str(why.signature)
 
 
+def test_a_worker_that_trained_on_after_its_last_step_is_not_done() -> None:
+    """A script with two loops seals a final generation after the first, and exits 0 in the second behind a wrapper."""
+    for last, kind in ((30, Finished), (40, Waiting)):
+        examined = ev.Examined(30, True, last, None, "tail")
+        state, _ = walk(
+            *STARTED,
+            ev.Sealed("step-000000030.a0001", 30, 1, 0.1),
+            ev.WorkerExited(0, None),
+            ev.LeftoversGone(),
+            examined,
+        )
+        assert isinstance(state, kind), last
+
+
 def test_a_delay_counts_from_the_workers_end() -> None:
     """What it takes to look at an attempt's traces is part of the wait; a wait that is over is no wait."""
     examined = ev.Examined(None, False, 0, None, "")
