@@ -97,10 +97,11 @@ def test_every_length_comes_back_from_the_disk(tmp_path: Path, odd: int) -> None
     assert first_difference(state, read_generation(generation).state) is None
 
 
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO, errno.ENOMEM])
 def test_where_a_direct_read_is_refused_the_page_cache_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """A file system that takes O_DIRECT and then refuses to read so costs a restore nothing but time."""
+    """A file system that takes O_DIRECT and then fails to read so, for any reason, costs a restore nothing but time."""
     state, refused = state_of([16 << 20]), []
     generation = sealed(tmp_path, state)
     forget(generation)
@@ -109,7 +110,7 @@ def test_where_a_direct_read_is_refused_the_page_cache_serves(
     def refusing(fd: int, buffer: memoryview) -> int:
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
             refused.append(fd)
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            raise OSError(code, os.strerror(code))
         return real(fd, buffer)
 
     monkeypatch.setattr(durable, "read_into", refusing)

@@ -23,7 +23,7 @@ import torch
 
 from outlast_jobs import durable
 from outlast_jobs.blocks import Hasher
-from outlast_jobs.direct import ALIGN, DIRECT_FROM, UNABLE, go_buffered, go_direct
+from outlast_jobs.direct import ALIGN, DIRECT_FROM, go_buffered, go_direct
 from outlast_jobs.errors import Cancelled, Corrupt
 from outlast_jobs.generation import FileEntry
 from outlast_worker.behind import Behind
@@ -198,9 +198,7 @@ class _Pass:
         go_direct(self._fd)
         try:
             return durable.read_into(self._fd, into[:whole])
-        except OSError as error:
-            if error.errno not in UNABLE:
-                raise
+        except OSError:  # whatever it is: where the disk is at fault, it fails the page cache as well
             self._direct = False
             return -1
         finally:
