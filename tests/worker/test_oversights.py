@@ -272,3 +272,26 @@ def test_each_is_said_in_the_log_of_a_training(run: Listener) -> None:
     code, output = run.through(OUTLAST_SAVE_EVERY_STEPS="4")
     assert code == 0, output
     assert [output.count(words) for words in (GATHERED, LOST, "than at the save before")] == [1, 1, 1], output
+
+
+class Mean(nn.Module):
+    """A metric as torchmetrics makes them: its sums are no buffers, and in no state unless that is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: list[torch.Tensor] = []
+
+    def update(self, value: torch.Tensor) -> None:
+        self.sums.append(value)
+
+
+def test_a_metric_that_saves_nothing_is_told_once(watched: Callable[..., Watched]) -> None:
+    """A part that holds tensors and whose state is empty was passed to be saved, and is not; one with none is fine."""
+    metric = Mean()
+    training = watched(metric=metric, loss=nn.MSELoss())
+    training.train()
+    assert training.said == []
+    for _ in range(2):
+        metric.update(torch.ones(1))
+        training.train()
+    assert [line[:29] for line in training.said] == ["nothing of metric is saved: i"]

@@ -18,7 +18,7 @@ _LOOKED_AT = 32  # parameters at each boundary
 
 
 class Oversights:
-    """Tells of gradients that lie open at a boundary, optimizers that are not saved, and parts made otherwise."""
+    """Tells of gradients that lie open at a boundary, what is not saved, and parts made otherwise."""
 
     def __init__(self, parts: Parts, trees: Mapping[str, Any]) -> None:
         self._parts = parts
@@ -26,6 +26,7 @@ class Oversights:
         self._made = {name: _Made(part) for name, part in parts.restored_by_torch().items()}
         for name, made in self._made.items():
             made.changed(trees[name])
+        self._told_empty: set[str] = set()
         self._strangers: weakref.WeakSet[torch.optim.Optimizer] | None = weakref.WeakSet()
         self._stepped = self._known_stepped = False  # since the last boundary, and the last save
         # a GradScaler skips updates, and an optimizer without hooks does not tell of any
@@ -69,6 +70,13 @@ class Oversights:
                 say(
                     f"{part} has other {' and '.join(other)} at step {step} than at the save before, and a restart "
                     f"begins with those of the script: {MADE_AGAIN}"
+                )
+        for part, module in self._parts.restored_by_torch().items():
+            if not trees[part] and part not in self._told_empty and _holds_tensors(module):
+                self._told_empty.add(part)
+                say(
+                    f"nothing of {part} is saved: it holds tensors, and its state_dict is empty "
+                    "(one of torchmetrics saves them after its persistent(True))"
                 )
         known, self._known_stepped = self._known_stepped, False
         if self._strangers and (stranger := self._lost(self._strangers, trees, known)) is not None:
@@ -153,6 +161,13 @@ class _Made:
 def _mark(gradient: torch.Tensor | None) -> tuple[int, int]:
     """Another one when something was added to it, or it is a new one."""
     return (id(gradient), gradient._version) if gradient is not None else (0, 0)
+
+
+def _holds_tensors(module: torch.nn.Module | torch.optim.Optimizer) -> bool:
+    """Whether it has some as plain attributes, which a module's state does not tell of."""
+    inner = module.modules() if isinstance(module, torch.nn.Module) else ()
+    plain = [item for one in inner for name, item in vars(one).items() if not name.startswith("_")]
+    return any(True for _ in _tensors(plain))
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
