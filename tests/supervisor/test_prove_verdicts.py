@@ -187,6 +187,12 @@ def test_a_shifted_cursor_is_told_by_how_far(shift: int, words: str) -> None:
     assert words in why
 
 
+def test_a_batch_that_is_drawn_ahead_is_told() -> None:
+    """Where the first step after the cut draws its own samples and those of the next, the script fetches ahead."""
+    _, why = told(resumed((5, "ids", line(5)["ids"] + line(6)["ids"]), (6, "ids", line(7)["ids"])))
+    assert "is passed over after a restart" in why
+
+
 def test_another_order_is_told_by_samples_that_come_again() -> None:
     """Samples that were trained on before the cut and come again show another permutation."""
     _, why = told(resumed((5, "ids", [3, 40]), (6, "ids", [4, 41])))

@@ -51,6 +51,23 @@ def test_a_boundary_after_each_update_is_no_news(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_batches_that_are_drawn_ahead_are_told_once(
+    accumulate: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that has the next batch ready before its update is done loses it in a restart: said, with the cure."""
+    with _made() as ckpt:
+        drawn = ckpt.steps(total=40, accumulate=accumulate)
+        next(drawn)
+        for _ in drawn:
+            ckpt.step()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert (
+        f"the first step drew {2 * accumulate} batches, and each of the next 8 drew {accumulate}" in said[0]
+    )
+
+
 def test_a_loader_that_is_iterated_by_hand_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """A DataLoader is rewrapped: whoever trains on the one that was passed is told at the first boundary, once."""
     loader = DataLoader(TensorDataset(torch.zeros(8, 1)), 4, shuffle=True)

@@ -12,6 +12,8 @@ from outlast_worker.recorded import recorded
 
 UNCOUNTED = 200
 """So many batches, or lists of them, without a boundary are more than one update is made of."""
+_LIKE = 8
+"""So many steps that draw alike, after a first one that drew more, show that the script draws ahead."""
 
 
 class Feed:
@@ -29,6 +31,7 @@ class Feed:
         self._iterator: Iterator[Any] | None = None
         self._told_uncounted = False
         self._first = True  # the next boundary is this process's first
+        self._draws: list[int] = []  # batches of the first steps of this process
 
     def start(self) -> None:
         """Make the iterator now, so that whatever it draws from the process-wide streams is drawn here."""
@@ -80,9 +83,21 @@ class Feed:
             self._first = False
         elif self.drawn:
             self.epoch, self.batch_in_epoch = self._next_epoch, self._next_batch
+        if len(self._draws) <= _LIKE:
+            self._draws.append(self.drawn)
+            self._tell_ahead()
         self.drawn = 0
         ids, self._ids = self._ids, []
         return ids
+
+    def _tell_ahead(self) -> None:
+        first, *others = self._draws
+        if len(others) == _LIKE and first > max(others) == min(others) > 0:
+            say(
+                f"the first step drew {first} batches, and each of the next {_LIKE} drew {others[0]}: a batch that is "
+                "drawn before the ckpt.step() of the one before it counts as trained on, and a restart passes it over; "
+                "draw it after, and leave fetching ahead to batches(…, workers=…, prefetch=…)"
+            )
 
     def _tell_unused(self) -> None:
         say(

@@ -105,6 +105,13 @@ def _kind_of(case: Case) -> str:
 
 
 def _samples(case: Case) -> str:
+    old, new = (_drawn(track, case.found.step) for track in (case.expected, case.got))
+    if isinstance(old, list) and isinstance(new, list) and 0 < len(old) < len(new) and new[: len(old)] == old:
+        return (
+            f"step {case.found.step} drew the samples of the uninterrupted run, and more: a batch is drawn "
+            "before the ckpt.step() of the one before it, counts as trained on, and is passed over after a restart; "
+            "draw it after, and leave fetching ahead to the loader"
+        )
     shift = _shift(case)
     if shift is not None and shift > 0:
         batches = f"{shift} {'batch' if shift == 1 else 'batches'}"
