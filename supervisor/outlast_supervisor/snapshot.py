@@ -89,6 +89,7 @@ def snapshot(state: State, facts: Facts, now: float) -> dict[str, Any]:
         "done": isinstance(state, Finished) and state.code == ExitCode.DONE,
         "exit_code": state.code if isinstance(state, Finished) else None,
         "deadline": facts.clock + ledger.deadline if ledger.deadline is not None else None,
+        "deadline_from": ledger.deadline_source if ledger.deadline is not None else None,
         "pending": None,
         "exclusion": facts.exclusion,
         "scheduler": facts.scheduler or None,

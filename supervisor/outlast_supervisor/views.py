@@ -133,7 +133,8 @@ def _notes(status: Mapping[str, Any], facts: Facts) -> tuple[str, ...]:
     deadline = number(get("deadline"))
     if deadline is not None and not ended(status):
         left = format_duration(max(0, round(deadline - facts.now)))
-        found.append(f"the machine goes at {when(deadline)}, in {left}")
+        source = f" ({get('deadline_from')})" if get("deadline_from") else ""
+        found.append(f"the deadline{source} is at {when(deadline)}, in {left}")
     if get("exclusion") not in (None, "", "flock"):
         found.append(f"exclusion: {get('exclusion')}")
     audit = get("audit")

@@ -93,6 +93,10 @@ def test_a_killed_supervisor_is_told_at_once_with_the_cure() -> None:
         ({"warnings": ["the PATH has no scontrol"]}, "the PATH has no scontrol"),
         ({"audit": "12 of 12 replayed steps compared, step 207 differs"}, "step 207"),
         ({"deadline": NOW + 120}, "in 2m 0s"),
+        (
+            {"deadline": NOW + 9, "deadline_from": "time_limit of the job"},
+            "the deadline (time_limit of the job) is at",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_below_the_line(change: dict[str, Any], note: str) -> None:
