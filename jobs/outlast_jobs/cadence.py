@@ -7,7 +7,7 @@ import math
 from msgspec import Struct
 
 FAR = 60.0
-"""Seconds beyond the warning time from which on a deadline is too far away to stop for."""
+"""Seconds beyond the warning time, or the grace, from which on a deadline is too far away to stop for."""
 YOUNG = 4
 """After a restart the first save comes at this fraction of the interval: young nodes fail most."""
 DOUBLED = 2.0
@@ -155,19 +155,18 @@ def last_fit(
     deadline: float | None,
     step_p95: float | None,
     save_p95: float | None,
-    warn: float,
+    lead: float,
 ) -> StopNow | TrainOn | FarAway:
     """What a warning means, given the end time: the last boundary from which a save still fits.
 
-    `now` and `deadline` are on one clock. Unmeasured step or save times mean stopping now, the safe side.
+    `now` and `deadline` are on one clock. `lead` is how long before the end it counts.
+    Unmeasured step or save times mean stopping now, the safe side.
     """
     if deadline is None:
         return FarAway("no end time is known")
     left = deadline - now
-    if left > warn + FAR:
-        return FarAway(
-            f"the end is {left:.0f} s away, more than the warning time of {warn:.0f} s and {FAR:.0f} s"
-        )
+    if left > lead + FAR:
+        return FarAway(f"the end is {left:.0f} s away, more than {lead:.0f} s and {FAR:.0f} s")
     if step_p95 is None or save_p95 is None:
         return StopNow(f"{left:.0f} s left, and no step or save has been measured yet")
     need = DOUBLED * (step_p95 + save_p95)

@@ -230,6 +230,17 @@ def test_before_a_save_was_measured_it_gets_the_grace() -> None:
     assert next_due(state, policy(), 60.0) == 68.0
 
 
+def test_a_save_that_takes_longer_than_the_warning_is_begun_in_time() -> None:
+    """With saves of 4 min and a grace that leaves them the time an end in hours ends the training 8 min before."""
+    times = live().times.seen("train", 1.0)
+    state: State = running(
+        ledger=Ledger(deadline=9000.0, saves=(240.0,)), times=times, trained=5, progress_at=8000.0
+    )
+    patient = policy(grace=500.0, hang_min=9000.0, save=SavePolicy(100, None))
+    assert next_due(state, patient, 8000.0) == 9000 - 500 - 60
+    assert next_due(state, patient, 8500.0) == 9000 - 2 * (1 + 240)
+
+
 def test_half_of_an_attempt_is_for_training() -> None:
     """With a grace of 30 s, or saves that take as long, an attempt that has 40 s is not ended as it begins."""
     for saves in ((), (30.0,)):
