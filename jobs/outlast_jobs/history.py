@@ -275,7 +275,13 @@ def _clock_jumped(state: _Replay, record: Record) -> None:
         if known.life == record.life:
             times = {name: getattr(known, name) for name in ("started", "attached", "ended")}
             moved = {name: at + by for name, at in times.items() if at is not None}
-            state.attempts[number] = replace(known, **moved)
+            pauses = [(since + by, until + by) for since, until in known.pauses]
+            state.attempts[number] = replace(known, **moved, pauses=pauses)
+
+
+def _paused(state: _Replay, record: Record) -> None:
+    if (known := state.attempts.get(state.open or 0)) is not None:
+        known.pauses.append((record.wall - (_float(record.data, "seconds") or 0.0), record.wall))
 
 
 def _audit(state: _Replay, record: Record) -> None:
@@ -294,6 +300,7 @@ _TABLE: Mapping[str, Callable[[_Replay, Record], None]] = {
     events.SUPERVISOR_STOPPED: _supervisor_stopped,
     events.JOB_CHANGED: _digests,
     events.CLOCK_JUMPED: _clock_jumped,
+    events.PAUSED: _paused,
     events.ATTEMPT_STARTED: _attempt_started,
     events.ATTEMPT_ATTACHED: _attempt_attached,
     events.ATTEMPT_ENDED: _attempt_ended,

@@ -34,6 +34,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     signal: int | str | None = None
     step: int | None = None  # the last one known
     signature: Any = None
+    pauses: list[tuple[float, float]] = []  # from when until when its supervisor stood still; appended to
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import deque
 
 import pytest
 
 from outlast_jobs.history_model import AttemptRecord
 from outlast_supervisor.reporting.curve import Curve
-from outlast_supervisor.reporting.goodput import PARTS, Trained, account, stretches
+from outlast_supervisor.reporting.goodput import PARTS, Trained, account, stood_still, stretches
 from outlast_supervisor.reporting.ticks import log_ticks, round_ticks, time_ticks
 
 DICE = random.Random(24)
@@ -59,7 +60,8 @@ def test_the_parts_of_the_time_add_up() -> None:
             attempts.append(an_attempt(number, at, ended, attached=attached, outcome=outcome))
             if DICE.random() < 0.7:
                 kept = DICE.choice([None, at + lived / 2, at + wild])
-                trained[number] = Trained(1, 9, at + wild, 4 if kept else 0, kept, 9)
+                stood = DICE.choice([0.0, 1.0, 1e4])
+                trained[number] = Trained(1, 9, at + wild, 4 if kept else 0, kept, 9, stood)
             at += lived
         found = stretches(attempts, trained, at + 5)
         for one in found:
@@ -83,6 +85,19 @@ def test_goodput_is_what_counts_of_all_the_time() -> None:
     assert sums.share_of_up == pytest.approx(39 / 85)
     assert found[1].runs
     assert found[1].end == "runs"
+
+
+def test_what_a_run_was_suspended_for_counts_as_down() -> None:
+    """A pause that lies between two steps is no training; one in which steps were made was its supervisor's alone."""
+    pauses = deque([(1.0, 2.0), (11.0, 15.0), (16.5, 18.0), (20.0, 30.0)])
+    assert [stood_still(pauses, at, at + 5) for at in (5, 10, 15, 20, 25)] == [0, 4.0, 1.5, 0, 0]
+    found = stretches(
+        [an_attempt(1, 0.0, 100.0, attached=10.0)], {1: Trained(1, 8, 90.0, 8, 90.0, 8, 60.0)}, 100.0
+    )
+    sums = account(found)
+    assert sums.seconds == {"starting": 10.0, "kept": 20.0, "lost": 0.0, "ending": 10.0, "down": 60.0}
+    assert sums.share == pytest.approx(0.2)
+    assert sums.share_of_up == pytest.approx(0.5)
 
 
 def test_without_steps_there_is_no_goodput() -> None:

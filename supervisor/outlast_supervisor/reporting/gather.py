@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from outlast_supervisor import views
 from outlast_supervisor.living import is_supervised, supervisor_alive
 from outlast_supervisor.progress import number
 from outlast_supervisor.reporting.curve import Curve
-from outlast_supervisor.reporting.goodput import Goodput, Stretch, Trained, account, stretches
+from outlast_supervisor.reporting.goodput import Goodput, Stretch, Trained, account, stood_still, stretches
 
 _BRANCHES = 200  # curves of steps that do not count; the newest are kept
 
@@ -43,7 +44,7 @@ def gather(run: RunDirectory, now: float | None = None) -> Gathered:
     now = time.time() if now is None else now
     status = run.read_status()
     history = read_history(run, running=is_supervised(run, status))
-    loss, lost, trained = _curves(run)
+    loss, lost, trained = _curves(run, {one.number: one.pauses for one in history.attempts})
     attempts = stretches(history.attempts, trained, now)
     facts = views.Facts(
         now,
@@ -68,7 +69,9 @@ def gather(run: RunDirectory, now: float | None = None) -> Gathered:
     )
 
 
-def _curves(run: RunDirectory) -> tuple[Curve, dict[int, Curve], dict[int, Trained]]:
+def _curves(
+    run: RunDirectory, pauses: Mapping[int, Iterable[tuple[float, float]]]
+) -> tuple[Curve, dict[int, Curve], dict[int, Trained]]:
     """The loss that counts, the losses that do not, and what each attempt trained."""
     counts = dict(metrics.lineage(run))
     loss, lost, trained = Curve(), {}, {}
@@ -76,12 +79,13 @@ def _curves(run: RunDirectory) -> tuple[Curve, dict[int, Curve], dict[int, Train
         last = counts.get(attempt, 0)  # None: all of it counts
         branch = Curve()
         found: Trained | None = None
+        still = deque(sorted(pauses.get(attempt, ())))
         for line in metrics.steps(run.attempt_metrics(attempt)):
             step, value = line["step"], metrics.loss_of(line)
             counted = last is None or step <= last
             if value is not None:
                 (loss if counted else branch).add(step, value)
-            found = _count(found, step, number(line.get("t")), counted)
+            found = _count(found, step, number(line.get("t")), counted, still)
         if found is not None:
             trained[attempt] = found
         if any(True for _ in branch):
@@ -91,11 +95,15 @@ def _curves(run: RunDirectory) -> tuple[Curve, dict[int, Curve], dict[int, Train
     return loss, lost, trained
 
 
-def _count(found: Trained | None, step: int, at: float | None, counted: bool) -> Trained:
+def _count(
+    found: Trained | None, step: int, at: float | None, counted: bool, pauses: deque[tuple[float, float]]
+) -> Trained:
     """One step more. Times only go on: one that lies before another is taken for it."""
     if found is None:
         begun = at or 0.0
         return Trained(step, step, begun, int(counted), begun if counted else None, 1)
     until = max(found.until, at or 0.0)
     kept_until = until if counted else found.kept_until
-    return Trained(found.first, step, until, found.kept + counted, kept_until, found.steps + 1)
+    stood = stood_still(pauses, found.until, until)
+    stood = found.stood + (stood if counted else 0.0)
+    return Trained(found.first, step, until, found.kept + counted, kept_until, found.steps + 1, stood)

@@ -7,6 +7,7 @@ wall clocks of the hosts that wrote them, in seconds; where those jump back, the
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -29,6 +30,21 @@ class Trained(Struct, frozen=True):
     """When the last one that counts ended; None where none does."""
     steps: int
     """How many there are."""
+    stood: float = 0.0
+    """Seconds before steps that count in which all stood still."""
+
+
+def stood_still(pauses: deque[tuple[float, float]], since: float, until: float) -> float:
+    """Seconds between two steps for which the supervisor stood still, and so the worker, or it had made a step.
+
+    Pauses that have been looked at are dropped: times only go on.
+    """
+    found = 0.0
+    while pauses and pauses[0][0] < until:
+        begun, to = pauses.popleft()
+        inside = min(until, to) - max(since, begun)
+        found += inside if inside > _NEARLY * (to - begun) else 0.0
+    return found
 
 
 class Stretch(Struct, frozen=True):
@@ -62,8 +78,9 @@ class Stretch(Struct, frozen=True):
         return attempt.reason or attempt.outcome.replace("_", " ")
 
 
+_NEARLY = 0.9  # woken, a worker may have made a step before its supervisor looks at the clock
 PARTS = ("starting", "kept", "lost", "ending")
-"""Of an attempt, in order. Beside them there is "down": no attempt was there."""
+"""Of an attempt, in order. Beside them there is "down": no attempt was there, or it stood still."""
 
 
 class Goodput(Struct, frozen=True):
@@ -119,13 +136,15 @@ def stretches(
 
 
 def account(found: Sequence[Stretch]) -> Goodput:
-    """The sums. What lies between two attempts is down."""
+    """The sums. What lies between two attempts is down, and so is what an attempt stood still."""
     seconds = dict.fromkeys((*PARTS, "down"), 0.0)
     until = began = found[0].begins if found else 0.0
     for one in found:
         seconds["down"] += max(0.0, one.begins - until)
         for name, since, to in one.parts:
-            seconds[name] += to - since
+            still = min(one.trained.stood, to - since) if one.trained and name == "kept" else 0.0
+            seconds[name] += to - since - still
+            seconds["down"] += still
         until = max(until, one.ends)
     kept = sum(one.trained.kept for one in found if one.trained)
     steps = sum(one.trained.steps for one in found if one.trained)

@@ -17,7 +17,7 @@ _NAMES = {
     "lost": "training that was done again, or has to be",
     "starting": "starting: imports, restore, first batch",
     "ending": "ending: saving, leaving, or no step came any more",
-    "down": "no attempt was there",
+    "down": "no attempt was there, or it was suspended",
 }
 
 _STYLE = """
