@@ -19,6 +19,17 @@ from outlast_jobs.sealer import Sealer
 from outlast_jobs.verify import Verdict
 
 
+def test_through_a_link_nothing_is_claimed(tmp_path: Path) -> None:
+    """Where another run's folder stands in the place of this one's by a link, its writer keeps its right."""
+    other, link = tmp_path / "other", tmp_path / "checkpoints"
+    other.mkdir()
+    claim(other, 1)
+    link.symlink_to(other)
+    with pytest.raises(NotADirectoryError):
+        claim(link, 2)
+    assert os.listdir(other) == [".writing-0001"]
+
+
 @pytest.mark.parametrize("stage", ["begin", "add", "index", "seal"])
 @pytest.mark.parametrize("claimed", [8, 12])
 def test_a_stale_writer_is_fenced_at_every_stage(tmp_path: Path, stage: str, claimed: int) -> None:

@@ -313,7 +313,12 @@ def test_where_locks_are_doubted_both_lines_are_held(
     assert busy.free_in is not None
     assert 0 < busy.free_in <= STALE
     other.release()
-    assert isinstance(lock.acquire(), Held)
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.path.sameopenfile(fd, named.fileno())))
+    with open(run.lock) as named:
+        assert isinstance(lock.acquire(), Held)
+    monkeypatch.undo()
+    assert any(synced), "other hosts are to read who has it"
     assert lock.exclusion == "flock and lease: flock on nfs4 may not reach other hosts"
     assert lock.heartbeat is not None
     assert lock.renew()

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 from tests.shortage import no_more_files
 
 from outlast_jobs.cadence import SavePolicy
+from outlast_jobs.contract import Env
 from outlast_jobs.restart import Policy as RestartPolicy
 from outlast_supervisor import events as ev
 from outlast_supervisor import linux
@@ -99,6 +102,43 @@ def test_what_is_posted_between_two_sleeps_is_decided_before_the_next(loop: Loop
     began = time.monotonic()
     until_stopped(loop)
     assert time.monotonic() - began < 30
+
+
+_LAST_WORDS = """
+import socket, sys
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+sock.connect(sys.argv[1])
+sock.send(b"READY=1\\nX_OUTLAST_PROTOCOL=1\\nX_OUTLAST_STEP=0")
+sys.stdin.read()
+for step in range(1, 9): sock.send(b"X_OUTLAST_STEP=%d" % step)
+"""
+
+
+def test_the_last_words_of_a_trainer_are_heard_before_its_death(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of them wait when its end is told, the step that it reached is known by then."""
+    env = {**os.environ, Env.RUN_ID: "a" * 32, Env.ATTEMPT: "1"}
+    command = [sys.executable, "-c", _LAST_WORDS, loop.notify.path]
+    heard: list[ev.Event] = []
+
+    def dispatch(event: ev.Event) -> None:
+        heard.append(event)
+        if isinstance(event, ev.Attached):
+            trainer.communicate()
+        loop.stopped = loop.stopped or isinstance(event, ev.TrainerGone)
+
+    monkeypatch.setattr(loop, "dispatch", dispatch)
+    receive = loop.notify.receive
+    monkeypatch.setattr(
+        loop.notify, "receive", lambda: receive(at_most=3)
+    )  # where the kernel's queue is long
+    loop.listen({signal.SIGTERM})
+    loop.intake.expect("a" * 32, 1)
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as trainer:
+        until_stopped(loop)
+    assert isinstance(heard[-1], ev.TrainerGone)
+    assert [event.step for event in heard if isinstance(event, ev.Reported)] == list(range(1, 9))
 
 
 def test_a_helper_counts_what_is_pending_from_many_threads() -> None:

@@ -123,6 +123,19 @@ def test_term_goes_to_roots_and_kill_to_all(families: list[subprocess.Popen[byte
     wait_until(lambda: not child.alive(), 60, "the child's end")
 
 
+def test_what_somebody_stopped_is_set_going_to_end(families: list[subprocess.Popen[bytes]]) -> None:
+    """A process that was suspended heeds TERM all the same, and not KILL alone in the end."""
+    stopped = spawn(
+        "import signal, sys; signal.signal(15, lambda n, f: sys.exit(3)); print(flush=True); signal.pause()"
+    )
+    families.append(stopped)
+    stopped.send_signal(signal.SIGSTOP)
+    identity = ProcessIdentity.of(stopped.pid)
+    assert identity is not None
+    processes.end(processes.Survivors((identity,), (identity,)), "term", spare_shielded=True)
+    assert stopped.wait(timeout=60) == 3
+
+
 def test_an_orphan_that_comes_to_us_while_we_look_is_not_overlooked(
     families: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
