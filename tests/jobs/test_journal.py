@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from outlast_jobs import journal
+from outlast_jobs import durable, journal
 from outlast_jobs.journal import LINE_LIMIT, JournalWriter, Record, iter_journal, newest_life, read_journal
 from outlast_jobs.rundir import RunDirectory
 
@@ -322,3 +322,14 @@ def test_every_line_stands_by_itself(run: RunDirectory) -> None:
         assert before <= tree["wall"] <= time.time()
         assert tree["mono"] <= time.monotonic()
         assert len(tree["boot"]) == 36
+
+
+def test_the_name_of_a_new_life_is_on_disk_before_its_first_record(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that was synced is lost all the same where a power cut takes the name of its file."""
+    synced: list[tuple[Path, list[str]]] = []
+    monkeypatch.setattr(durable, "fsync_dir", lambda path: synced.append((path, os.listdir(path))))
+    writer = JournalWriter.open(run, "a")
+    assert synced == [(run.journal, [writer.path.name])]
+    writer.close()

@@ -19,6 +19,7 @@ import pytest
 from tests.jobs.leases import elsewhere, make_old, snapshot
 
 from outlast_jobs import locks
+from outlast_jobs.filesystem import Filesystem
 from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.lease import STALE, Holder, Lease
 from outlast_jobs.locks import Busy, Held, RunLock, hold_shared, is_busy, lease_heard, read_holder
@@ -300,8 +301,6 @@ def test_where_locks_are_doubted_both_lines_are_held(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a network file system flock and lease are both taken, and the text says why."""
-    from outlast_jobs.filesystem import Filesystem
-
     monkeypatch.setattr(locks, "filesystem_kind", lambda path: Filesystem("nfs4", path, True, False))
     other = Lease.acquire(run.path, elsewhere(Holder.current()))
     assert isinstance(other, Lease)

@@ -16,7 +16,7 @@ from tests.jobs.generations import FILES, RUN, index, seal, verdict
 
 from outlast_jobs import durable
 from outlast_jobs.claim import claim
-from outlast_jobs.errors import AlreadySealed, UnsafeName
+from outlast_jobs.errors import AlreadySealed, Fenced, UnsafeName
 from outlast_jobs.generation import (
     INDEX,
     INDEX_DIGEST,
@@ -276,6 +276,19 @@ def test_a_save_that_failed_before_does_not_block_the_next(tmp_path: Path) -> No
     path = seal(tmp_path, index(5, 7))
     assert sorted(os.listdir(path)) == sorted([*FILES, INDEX, INDEX_DIGEST])
     assert (tmp_path / "outside" / "f").exists()
+
+
+def test_nothing_is_written_through_a_link_in_the_place_of_our_folder(tmp_path: Path) -> None:
+    """A folder of writing that became a link leads elsewhere: the save is over before it makes anything there."""
+    checkpoints, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    checkpoints.mkdir()
+    elsewhere.mkdir()
+    claim(checkpoints, 7)
+    (checkpoints / ".writing-0007").rmdir()
+    (checkpoints / ".writing-0007").symlink_to(elsewhere)
+    with pytest.raises(Fenced, match="symbolic link"):
+        Sealer(checkpoints, 7, GenerationName(5, 7)).begin()
+    assert os.listdir(elsewhere) == []
 
 
 def test_the_index_and_the_name_must_agree(tmp_path: Path) -> None:

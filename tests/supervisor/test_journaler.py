@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.waiting import wait_until
 
 from outlast_jobs.journal import JournalWriter, read_journal
 from outlast_jobs.rundir import RunDirectory
+from outlast_supervisor import journaler as journaler_module
 from outlast_supervisor.helper import Helper
 from outlast_supervisor.journaler import PATIENCE, RETRY, Journaler
 
@@ -88,8 +90,9 @@ def test_records_that_come_during_a_write_share_the_next_one(tmp_path: Path) -> 
     assert [r.data["n"] for r in read_journal(run).records] == list(range(50))
 
 
-def test_a_helper_waits_for_its_record(tmp_path: Path) -> None:
-    """A chore that renames or deletes goes on only when the reason is on disk."""
+def test_a_helper_waits_for_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chore that renames or deletes goes on only when the reason is on disk, and then at once."""
+    monkeypatch.setattr(journaler_module, "PATIENCE", 1e6)
     run = RunDirectory(tmp_path / "run")
     run.create()
     results: list[BaseException | None] = []

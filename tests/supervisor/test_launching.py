@@ -92,6 +92,16 @@ def test_a_launch_leaves_the_signal_mask_as_it_was(launcher: Launcher) -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
+def test_a_worker_whose_supervisor_died_at_its_start_is_not_executed(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No signal tells it of a death that came before it could ask for one: it looks who its parent is."""
+    with monkeypatch.context() as dead:
+        dead.setattr(os, "getpid", lambda: 1)
+        worker = launch(launcher, launcher.open(1, FRESH, "start"))
+    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == 128 + signal.SIGTERM
+
+
 def test_a_worker_ignores_no_signal_that_its_supervisor_was_started_to_ignore(launcher: Launcher) -> None:
     """Under nohup, or behind a shell's trap, what the job means by a signal would never reach the worker."""
     command = ["grep", "SigIgn", "/proc/self/status"]

@@ -86,6 +86,14 @@ def test_signals_that_were_blocked_are_heard(loop: Loop) -> None:
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGCHLD, signal.SIGTERM}
 
 
+def test_a_signal_after_the_end_kills_nobody(loop: Loop) -> None:
+    """What was heeded is ignored once the loop is closed: the exit code is decided by then."""
+    loop.listen({signal.SIGTERM, signal.SIGUSR2})
+    loop.close()
+    loop.close = lambda: None  # type: ignore[method-assign]  # it is
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)] == [signal.SIG_IGN] * 2
+
+
 def test_what_is_posted_between_two_sleeps_is_decided_before_the_next(loop: Loop) -> None:
     """An event that comes of what is due by the clock does not wait for another event."""
     posted: list[float] = []

@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from outlast_jobs import verify
 from outlast_jobs.claim import claim
 from outlast_jobs.generation import INDEX, GenerationName, Index
 from outlast_jobs.jobfile import Job, job_from_command
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.sealer import Sealer
+from outlast_jobs.verify import Verdict
 from outlast_supervisor import choosing
 from outlast_supervisor import events as ev
 from outlast_supervisor.actions import Choose
@@ -79,7 +81,7 @@ def test_a_bad_one_is_no_start_from_zero(run: RunDirectory, warm: Path, harm: st
     else:
         shutil.rmtree(warm)
     answer = start(run, warm, 1)
-    assert isinstance(answer, ev.Unusable | ev.ChooseFailed)
+    assert isinstance(answer, ev.Unusable)
     assert str(warm) in answer.reason
     assert warm.is_dir() == (harm != "gone")
 
@@ -101,3 +103,16 @@ def test_what_is_named_is_used_if_it_is_whole(run: RunDirectory, warm: Path, own
     answer = start(run, warm, 5, forced)
     assert isinstance(answer, ev.Unusable)
     assert "meta.pt" in answer.reason
+
+
+def test_one_that_cannot_be_looked_at_now_is_looked_at_again(
+    run: RunDirectory, warm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails for a while says nothing of what a run is to start from: the run is not ended by it."""
+    unreadable = msgspec.structs.replace(
+        verify.look(warm, None, full=False), verdict=Verdict.UNREADABLE, reason="Input/output error"
+    )
+    monkeypatch.setattr(verify, "look", lambda *_, **__: unreadable)
+    answer = start(run, warm, 1)
+    assert isinstance(answer, ev.ChooseFailed)
+    assert answer.unreadable == warm.name

@@ -149,3 +149,22 @@ def test_digests_are_equal_in_another_process() -> None:
     torch.manual_seed(3)
     torch.randn(1)
     assert output.strip() == str(sorted(i for i in rng_digests().items() if "cuda" not in i[0]))
+
+
+def test_a_stream_of_a_device_that_is_there_is_restored_or_the_run_does_not_go_on(
+    own_streams: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a device that still exists refuses is an error, and a report only where the loss is allowed."""
+
+    def refuse(state: torch.Tensor, device: int) -> None:
+        raise RuntimeError("not of this generator")
+
+    state = capture_rng_state()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", refuse)
+    state["cuda"] = [torch.zeros(16, dtype=torch.uint8)]
+    with pytest.raises(RngError, match="cuda:0 could not be restored: RuntimeError: not of this generator"):
+        restore_rng_state(state)
+    (told,) = restore_rng_state(state, allow_loss=True)
+    assert "cuda:0" in told
