@@ -149,6 +149,30 @@ def test_the_last_words_of_a_trainer_are_heard_before_its_death(
     assert [event.step for event in heard if isinstance(event, ev.Reported)] == list(range(1, 9))
 
 
+def test_what_a_standby_answers_is_heard_before_the_words_of_the_worker_that_it_is(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they come, the loop knows the worker when it speaks."""
+    order: list[str] = []
+    answer, answers = os.pipe()
+
+    def hear(_: object) -> list[ev.Event]:
+        order.append("words")
+        loop.stopped = True
+        return []
+
+    monkeypatch.setattr(loop.intake, "events", hear)
+    loop.listen({signal.SIGTERM})
+    loop.attend(answer, lambda: order.append(os.read(answer, 9).decode()))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(b"READY=1", loop.notify.path)
+    os.write(answers, b"answer")
+    until_stopped(loop)
+    os.close(answer)
+    os.close(answers)
+    assert order == ["answer", "words"]
+
+
 def test_a_helper_counts_what_is_pending_from_many_threads() -> None:
     """Jobs handed in by several threads at once leave nothing pending when all are done."""
     done = threading.Semaphore(0)

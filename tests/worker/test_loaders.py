@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from tests.waiting import wait_until
 
 from outlast_worker import loaders
+from outlast_worker.batches import batches
 
 SCRIPT = Path(__file__).parent / "scripts" / "loader_train.py"
 METHODS = ("fork", "spawn", "forkserver")
@@ -206,10 +208,30 @@ def test_mask_is_given_back(method: str) -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
+class Unblocked:
+    """Something in the dataset lets the signals in again, as a resource tracker does, and one comes."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+        os.kill(os.getpid(), signal.SIGTERM)
+        return index
+
+
+def test_a_loader_ignores_what_comes_through_the_shield() -> None:
+    """A signal to the whole group ends no loader process that has unblocked it: the trainer needs its batches."""
+    data = batches(Unblocked(), 2, workers=1, shuffle=False, start_method="fork")
+    try:
+        assert [found.tolist() for found in itertools.islice(data, 2)] == [[0, 1], [2, 3]]
+    finally:
+        data.close()
+
+
 @pytest.mark.filterwarnings("ignore:.*pickle")  # which torch since 2.13 warns of as well
 def test_failing_start_leaves_nothing() -> None:
     """Where a loader process can't be started, those that were are ended, and the reason comes out."""
-    from outlast_worker.batches import batches
 
     class Local:
         def __len__(self) -> int:

@@ -100,9 +100,7 @@ class LoaderInit(NamedTuple):
         if self.direct:
             with contextlib.suppress(OSError, AttributeError):  # a libc without prctl: the watch must do
                 ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-            if os.getppid() != self.trainer:  # it died before the line above
-                os.kill(os.getpid(), signal.SIGKILL)
-        watched = _death_of(self.trainer)
+        watched = _death_of(self.trainer)  # which tells as well of one that died before the line above
         if watched:
             threading.Thread(target=_follow, args=(watched,), daemon=True, name="trainer-watch").start()
 
