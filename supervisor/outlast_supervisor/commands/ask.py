@@ -12,6 +12,7 @@ import click
 
 from outlast_jobs import events
 from outlast_jobs.identity import hostname
+from outlast_jobs.locks import read_holder
 from outlast_jobs.requests import write_request
 from outlast_jobs.rundir import RunDirectory
 from outlast_supervisor.commands.shared import (
@@ -140,7 +141,13 @@ def _ask(
         since = journal_end(run)
         request = write_request(run, verb, args, _who())
     except OSError as error:
-        raise Failed(f'cannot ask for {verb} in "{run.requests}": {error.strerror or error}', 73) from error
+        # a full disk takes no request, and is a reason to end what fills it
+        end = (
+            f", or have {holder} save and end with SIGTERM"
+            if verb == "stop" and (holder := _holder(run))
+            else ""
+        )
+        raise _cannot(f'ask for {verb} in "{run.requests}"', error, end) from error
     answer = _wait(run, request, wait, since)
     if answer is None:
         if as_json:
@@ -149,6 +156,15 @@ def _ask(
             say(f'outlast: asked "{run.path}" to {verb}, not answered in {wait:g} s; the request stands')
         return 2
     return _told(request, *answer, quiet, as_json)
+
+
+def _cannot(what: str, error: OSError, more: str = "") -> Failed:
+    return Failed(f"cannot {what}: {error.strerror or error}; make room or give access{more}", 73)
+
+
+def _holder(run: RunDirectory) -> str:
+    holder = read_holder(run)
+    return f"process {holder.identity.pid} on {holder.host}" if holder is not None else ""
 
 
 def _wait(
@@ -194,7 +210,7 @@ def _hold(run: RunDirectory) -> str | None:
             record(run, (events.HELD, data))
             _show(run, state="held", held=str(data["reason"]))
     except OSError as error:
-        raise Failed(f'cannot hold "{run.path}": {error.strerror or error}', 73) from error
+        raise _cannot(f'hold "{run.path}"', error) from error
     return 'no supervisor was running; the run is held, "outlast release RUN" lifts it'
 
 
@@ -209,7 +225,7 @@ def _lift(run: RunDirectory) -> tuple[bool, str]:
             record(run, (events.RELEASED, {"by": _who(), "why": "outlast release"}))
             _show(run, state="finished", held=None, reason=f"released by {_who()}")
     except OSError as error:
-        raise Failed(f'cannot release "{run.path}": {error.strerror or error}', 73) from error
+        raise _cannot(f'release "{run.path}"', error) from error
     return True, "released; the next start goes on (outlast daemon starts it when its job file is touched)"
 
 
@@ -223,7 +239,7 @@ def _pin_alone(run: RunDirectory, name: str, remove: bool) -> str | None:
                 raise Failed(no_generation(name), 1)
             record(run, (events.UNPINNED if remove else events.PINNED, {"generation": name}))
     except OSError as error:
-        raise Failed(f'cannot pin in "{run.path}": {error.strerror or error}', 73) from error
+        raise _cannot(f'pin in "{run.path}"', error) from error
     return unpinned(name) if remove else pinned(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -214,3 +215,19 @@ def test_stop_of_a_done_run_changes_nothing(run: RunDirectory, capsys: pytest.Ca
     assert invoke(["stop"]) == 0
     assert "already complete" in capsys.readouterr().out
     assert read_history(run).held is None
+
+
+def test_who_cannot_ask_for_a_stop_is_told_how_to_end_the_run(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run directory that takes no request, as on a full disk, leaves the signal to its process."""
+    status_of(run)
+    lock = RunLock(run)
+    assert not isinstance(lock.acquire(), Busy)
+    run.requests.rmdir()
+    run.requests.write_text("no folder")
+    assert invoke(["stop"]) == 73
+    assert f"make room or give access, or have process {os.getpid()} on " in capsys.readouterr().err
+    assert invoke(["save"]) == 73
+    assert capsys.readouterr().err.endswith("make room or give access\n")
+    lock.release()
