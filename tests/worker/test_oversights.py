@@ -230,6 +230,19 @@ def test_what_is_made_otherwise_in_training_is_told_and_refused_with_the_cure(
     third.state.parts.restore(saved, kinds)
 
 
+def test_weights_that_become_of_another_type_are_told(watched: Callable[..., Watched]) -> None:
+    """A model that is cast in mid-training is refused at the resume, and told at the save before."""
+    run = watched()
+    run.train()
+    run.net.double()
+    run.boundary()
+    saved = run.state.capture()
+    assert len(run.said) == 1
+    assert run.said[0].startswith("model has other tensors")
+    with pytest.raises(PartError):
+        watched().state.parts.restore(saved["parts"], saved["kinds"])
+
+
 def test_flags_that_the_training_changes_are_told(watched: Callable[..., Watched]) -> None:
     """Weights that thaw, and a norm that freezes, are not in the state: each is said once."""
     run = watched()

@@ -135,7 +135,7 @@ class _Made:
             found["parameter groups"] = [len(group["params"]) for group in self._part.param_groups]
         else:
             tensors = ((key, item) for key, item in tree.items() if isinstance(item, torch.Tensor))
-            found["tensors"] = {key: tensor.shape for key, tensor in tensors}
+            found["tensors"] = {key: (tensor.shape, tensor.dtype) for key, tensor in tensors}
             if found["tensors"] != self._before.get("tensors") or not self._all_live():
                 self._walk(self._part)
             found["frozen parameters"] = [
