@@ -54,3 +54,28 @@ def test_a_refusal_that_the_script_has_caught_seals_nothing(make_run: MakeRun) -
     run = make_run(job, script=SCRIPT)
     assert run.start().wait() == ExitCode.UNUSABLE, run.report()
     assert [g.name for g in run.generations()] == ["step-000000020.a0001", "step-000000010.a0001"]
+
+
+SKIPPING = """
+import time
+import torch
+from outlast_worker import Checkpointer, batches
+with Checkpointer(model=None, data=batches(torch.ones(8, 1), 2)) as ckpt:
+    for batch in ckpt.steps(100_000):
+        try:
+            time.sleep(0.01)
+            ckpt.step(loss=1.0)
+        except:
+            print("skips a batch")
+"""
+
+
+def test_a_script_that_skips_whatever_fails_ends_with_its_stop(make_run: MakeRun) -> None:
+    """There is no next batch once the stop is saved: it would train and save on until the grace is over."""
+    run = make_run({"command": ["{python}", "train.py"], "stop": {"grace": "600s"}}, script=SKIPPING)
+    start = run.start()
+    run.until_step(10)
+    start.process.terminate()
+    assert start.wait() == ExitCode.SAVED, run.report()
+    assert run.log(1).count("skips a batch") == 1
+    assert run.verified()[0].index.step == run.metrics(1)[-1]["step"]

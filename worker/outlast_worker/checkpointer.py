@@ -136,7 +136,7 @@ class Checkpointer:
         if self._proof is not None:
             self._proof.starts(self.step_count, capture_rng_state())
         self._act()
-        while self.step_count < total:
+        while self.step_count < total and (self._session is None or self._session.over is None):
             drawn = self._feed.hand_out(accumulate)
             yield drawn if self._proof is None else self._proof.batch(drawn)
 
