@@ -58,7 +58,12 @@ FORMS = {
     "no trap": Form(
         (WARNED, APPEND), "exec {doctor}", ("warning warning: a warning in the first moments",), 0
     ),
-    "looks like a cancel": Form(("--signal=B:TERM@120", APPEND), "exec {doctor}", ("may mean a cancel",), 0),
+    "looks like a cancel": Form(
+        ("--signal=B:TERM@120", APPEND), "exec {doctor}", ("warning failure: ", "taken for a cancel"), 1
+    ),
+    "comes when no cancel is likely": Form(
+        ("--signal=B:TERM@30", APPEND), "exec {doctor}", ("may mean a cancel",), 0
+    ),
     "a step": Form((WARNED, APPEND), "srun -n1 {doctor}", ("a step of srun",), 0),
     "emptied log": Form(
         (WARNED, "--open-mode=truncate"),

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from outlast_jobs import jobfile
+from outlast_jobs.cadence import FAR
 from outlast_jobs.jobfile import Job
 
 from ..processes import was_submitted_by_worker
@@ -51,7 +53,7 @@ class Slurm(Struct, frozen=True):
 
 def verdict(found: Slurm, own: Own, job: Job, past: Past) -> Iterator[Line]:
     """The lines about Slurm."""
-    yield from _arrives(found, own)
+    yield from _arrives(found, own, (job.slurm or jobfile.Slurm()).warn)
     yield from _in_time(found, past)
     yield from _again(found, job)
     yield from _log(found)
@@ -92,7 +94,7 @@ def _words(line: str) -> list[str]:
         return line.split() or [""]
 
 
-def _arrives(found: Slurm, own: Own) -> Iterator[Line]:
+def _arrives(found: Slurm, own: Own, warn: float) -> Iterator[Line]:
     name = found.place.name
     if found.where == "step":
         yield warning(
@@ -127,13 +129,19 @@ def _arrives(found: Slurm, own: Own) -> Iterator[Line]:
         yield failure(
             "warning",
             f"{name}: SIG{asked.name} goes to the steps of srun alone, and outlast is none of them",
-            f"#SBATCH --signal=B:{asked.name}@{asked.seconds}; {_FORM}",
+            f"#SBATCH --signal=B:USR1@{asked.seconds}; {_FORM}",
         )
     elif not executed:
         yield failure(
             "warning",
             f"{name}: the warning goes to the shell of the batch script, which dies of it, and all with it",
             f"write: exec outlast run …; {_FORM}",
+        )
+    elif asked.name == "TERM" and asked.seconds + FAR > warn:  # it may come that much earlier
+        yield failure(
+            "warning",
+            f"{name}: it warns with SIGTERM, so early taken for a cancel: the job would not be queued again",
+            f"#SBATCH --signal=B:USR1@{asked.seconds}; or slurm: {{warn: {asked.seconds + FAR:.0f}s}} in the job file",
         )
     elif asked.name != "USR1":
         yield warning(

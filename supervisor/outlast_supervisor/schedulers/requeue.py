@@ -121,7 +121,7 @@ def _cancelled(facts: Facts) -> str:
     if early > 0:
         text = f"{left.source} came {early + facts.warn + slack:.0f} s before the end: taken for a cancel"
         if job is not None and job.state == "RUNNING":  # after a plain scancel it is not
-            text += "; if it was the script's --signal, set slurm.warn in the job file to that"
+            text += "; if it was the script's --signal, set slurm.warn in the job file to a minute more"
         return text
     return "the job was cancelled" if job is not None and _is_cancelled(job) else ""
 
