@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -71,11 +71,12 @@ class Carrier(Struct):
     _resumed_from: str | None = None
     _prune_waits: bool = False
 
-    def carry(self, actions: Iterable[act.Action]) -> None:
+    def carry(self, actions: Sequence[act.Action]) -> None:
         """Carry out at once what may be, and queue the rest behind its records."""
+        together = any(isinstance(action, act.Choose) for action in actions)  # its start is recorded next
         for action in actions:
             if isinstance(action, act.Note):
-                self.note(action.event, dict(action.data))
+                self.note(action.event, dict(action.data), together=together)
             elif isinstance(action, act.Choose) and not self._setting_aside():
                 self._do(action)  # it journals by itself what it renames, so it need not wait for the past
             elif isinstance(action, act.Exit) and action.at_once:
@@ -92,9 +93,9 @@ class Carrier(Struct):
     def _setting_aside(self) -> bool:
         return any(isinstance(action, act.SetAside) for _, action in self._queue)
 
-    def note(self, event: str, data: dict[str, Any]) -> None:
-        """Write a record; what is queued after it waits for it."""
-        self._last_note = self.journaler.note(event, self.note_data(event, data))
+    def note(self, event: str, data: dict[str, Any], *, together: bool = False) -> None:
+        """Write a record, as `Journaler.note`; what is queued after it waits for it."""
+        self._last_note = self.journaler.note(event, self.note_data(event, data), together=together)
 
     def answer(self, request: str, ok: bool, text: str) -> None:
         """Answer a request; one without an id has nobody who waits."""

@@ -14,6 +14,9 @@ from .helper import Helper
 
 PATIENCE = 10.0  # seconds without a written journal after which decisions are carried out all the same
 RETRY = 1.0
+TOGETHER = (
+    0.005  # seconds for which a record waits for the next one, which is about to come: one fsync is for both
+)
 _KEPT = 10_000  # records held in memory while the journal cannot be written
 
 
@@ -36,12 +39,17 @@ class Journaler:
         self._in_flight = 0
         self._oldest_at: float | None = None
         self._retry_at: float | None = None
+        self._together_at: float | None = None
         self._changed = threading.Condition(self._lock)
         self.error = ""
 
-    def note(self, event: str, data: dict[str, Any]) -> int:
-        """Hand over a record; its number is on disk when ``settled`` says so."""
+    def note(self, event: str, data: dict[str, Any], *, together: bool = False) -> int:
+        """Hand over a record; its number is on disk when ``settled`` says so.
+
+        ``together`` says that another one comes at once, with which it may be written.
+        """
         with self._lock:
+            self._together_at = (self._together_at or self._clock() + TOGETHER) if together else None
             line = self._writer.append(event, data)
             self._number += 1
             self._lines.append(line)
@@ -50,7 +58,7 @@ class Journaler:
             if self._oldest_at is None:
                 self._oldest_at = self._clock()
             number = self._number
-        if not self._in_flight and self._retry_at is None:
+        if not self._in_flight and self._retry_at is None and not together:
             self._write()
         return number
 
@@ -91,15 +99,19 @@ class Journaler:
         if self._oldest_at is None:
             return None
         dues = [self._oldest_at + PATIENCE] if not self.unjournaled else []
-        if self._retry_at is not None:
-            dues.append(self._retry_at)
+        dues += [at for at in (self._retry_at, self._together_at) if at is not None]
         return min(dues, default=None)
 
     def tick(self) -> None:
-        """Try again what failed, when its time has come."""
-        if self._retry_at is not None and self._clock() >= self._retry_at:
+        """Try again what failed, or write what waited for another one, when its time has come."""
+        now = self._clock()
+        if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
             self._write()
+        elif self._together_at is not None and now >= self._together_at:
+            self._together_at = None
+            if self._retry_at is None:
+                self._write()
 
     def delivered(self, error: BaseException | None) -> None:
         """The helper's result of the latest write."""

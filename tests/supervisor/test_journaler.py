@@ -76,6 +76,27 @@ def test_records_kept_in_memory_are_written_when_the_disk_is_back(tmp_path: Path
     assert journaler.waiting == 0
 
 
+def test_a_record_waits_a_moment_for_the_one_that_comes_next(tmp_path: Path) -> None:
+    """An end and the start behind it are one write, in order; where none follows, the end is written by itself."""
+    journaler, hand, now, run = make(tmp_path)
+    journaler.note("ended", {}, together=True)
+    assert hand.jobs == []
+    journaler.note("started", {})
+    hand.jobs.pop()()
+    journaler.delivered(None)
+    alone = journaler.note("ended", {}, together=True)
+    due = journaler.next_due
+    assert due is not None
+    assert now[0] < due < now[0] + 0.1
+    now[0] = due
+    journaler.tick()
+    hand.jobs.pop()()
+    journaler.delivered(None)
+    assert journaler.settled(alone)
+    assert journaler.next_due is None
+    assert [r.event for r in read_journal(run).records] == ["ended", "started", "ended"]
+
+
 def test_records_that_come_during_a_write_share_the_next_one(tmp_path: Path) -> None:
     """A burst of records is two writes, and all are settled after the second."""
     journaler, hand, _, run = make(tmp_path)
