@@ -33,6 +33,10 @@ for name in ("torch", "outlast_worker", "outlast_jobs"):
         found[name] = str(getattr(module, "__version__", "unknown"))
     except BaseException as error:
         found[name + " failed"] = f"{type(error).__name__}: {error}"
+try:
+    __import__("tempfile").gettempdir()
+except BaseException as error:
+    found["tempfile failed"] = str(error)
 print("\\n" + json.dumps(found))
 """
 
@@ -138,6 +142,11 @@ def verdict(looked: Looked | None, job: Job) -> Iterator[Line]:
     elif (theirs := said.get("outlast_jobs", __version__)) not in ("unknown", __version__):
         cure = f"install outlast {__version__} for that Python"
         yield warning("python", f'"{name}" has outlast {theirs}, this is {__version__}', cure)
+    if problem := said.get("tempfile failed"):
+        cure = "mount a folder that can be written at /tmp, or name one as TMPDIR, under env: in the job file"
+        yield failure(
+            "python", f'"{name}" has no room for temporary files, which torch needs: {problem}', cure
+        )
 
 
 def _torch(said: Mapping[str, str], name: str, *, needed: bool) -> Iterator[Line]:
