@@ -14,9 +14,7 @@ from .helper import Helper
 
 PATIENCE = 10.0  # seconds without a written journal after which decisions are carried out all the same
 RETRY = 1.0
-TOGETHER = (
-    0.005  # seconds for which a record waits for the next one, which is about to come: one fsync is for both
-)
+TOGETHER = 0.005  # seconds for which a record waits for one that comes at once: one fsync is for both
 _KEPT = 10_000  # records held in memory while the journal cannot be written
 
 
