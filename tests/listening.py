@@ -41,7 +41,7 @@ class Squares(torch.utils.data.Dataset):
 
 width = 9 if mode == "wide" else 8
 model = torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1))
-kind = torch.optim.RAdam if mode == "radam" else torch.optim.AdamW
+kind = torch.optim.Adam if mode == "adam" else torch.optim.AdamW
 if mode in ("mine", "newer"):  # an optimizer of somebody else's, and a later version of it, which has an option more
     class Mine(torch.optim.AdamW):
         def __setstate__(self, state):

@@ -335,14 +335,14 @@ def test_strict_identity_refuses_a_changed_environment(listener: Listener) -> No
 
 
 def test_another_class_that_takes_the_state_is_told(listener: Listener) -> None:
-    """A script that was changed from AdamW to RAdam, whose state is of the same form: told, or refused where strict."""
+    """A script that was changed from AdamW to Adam, whose state is of the same form: told, or refused where strict."""
     listener.through(TOTAL="4")
-    code, output = listener.through(TOTAL="6", MODE="radam")
+    code, output = listener.through(TOTAL="6", MODE="adam")
     assert code == 0, output
-    assert "code: optimizer class AdamW → RAdam" in output
+    assert "code: optimizer class AdamW → Adam" in output
     code, output = listener.through(TOTAL="8", OUTLAST_IDENTITY="strict")
     assert code == 65, output
-    assert "optimizer class RAdam → AdamW" in listener.values("X_OUTLAST_REFUSED")[0]
+    assert "optimizer class Adam → AdamW" in listener.values("X_OUTLAST_REFUSED")[0]
 
 
 def test_an_option_more_of_the_same_class_is_told(listener: Listener) -> None:
