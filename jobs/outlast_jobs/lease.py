@@ -186,8 +186,6 @@ class Lease:
 
     def _take_again(self, begun: float) -> bool:
         """After a long silence somebody may be about to take over: race for the next number as they do."""
-        if max(_numbers(self._folder), default=0) != self._number:
-            return False
         taken = _take(self._folder, self._holder, _Seen(self._number, self._holder, 0.0, free=True))
         if taken is None or isinstance(taken, LeaseBusy):
             return False

@@ -291,6 +291,23 @@ def test_nothing_is_written_through_a_link_in_the_place_of_our_folder(tmp_path: 
     assert os.listdir(elsewhere) == []
 
 
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.ESTALE])
+def test_a_folder_that_is_gone_by_any_word_for_it_was_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A network file system says of a folder that a newer attempt took away that its handle is stale."""
+
+    def gone(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    claim(tmp_path, 7)
+    sealer = Sealer(tmp_path, 7, GenerationName(5, 7))
+    sealer.begin()
+    monkeypatch.setattr(durable, "write_file", gone)
+    with pytest.raises(Fenced, match="taken away by a newer attempt"):
+        sealer.add("meta.pt", b"m")
+
+
 def test_the_index_and_the_name_must_agree(tmp_path: Path) -> None:
     """A seal whose index is of another step or attempt is refused before anything is published."""
     with pytest.raises(ValueError, match="another attempt's"):

@@ -174,3 +174,15 @@ def test_time_that_stood_still_is_no_time_without_a_journal(tmp_path: Path) -> N
     journaler.stood_still(3600)
     assert not journaler.unjournaled
     assert not journaler.settled(number)
+
+
+def test_what_waits_for_a_dead_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the records that a journal does not take only the latest are kept: a run goes on for weeks without one."""
+    monkeypatch.setattr(journaler_module, "_KEPT", 5)
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    hung: Any = type("Hung", (), {"submit": lambda *_: None})()
+    journaler = Journaler(JournalWriter.open(run), hung)
+    for number in range(20):
+        journaler.note("event", {"number": number})
+    assert journaler.waiting == 1 + 5  # one is being written

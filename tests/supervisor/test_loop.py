@@ -18,6 +18,7 @@ from tests.shortage import no_more_files
 
 from outlast_jobs.cadence import SavePolicy
 from outlast_jobs.contract import Env
+from outlast_jobs.identity import ProcessIdentity
 from outlast_jobs.restart import Policy as RestartPolicy
 from outlast_supervisor import events as ev
 from outlast_supervisor import linux
@@ -171,6 +172,23 @@ def test_what_a_standby_answers_is_heard_before_the_words_of_the_worker_that_it_
     os.close(answer)
     os.close(answers)
     assert order == ["answer", "words"]
+
+
+def test_the_end_of_a_trainer_without_a_descriptor_is_told(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that could not be pinned, as where descriptors ran out, the deaths of children are the sign."""
+
+    def dispatch(event: ev.Event) -> None:
+        loop.stopped = loop.stopped or event == ev.TrainerGone(identity)
+
+    monkeypatch.setattr(loop, "dispatch", dispatch)
+    loop.listen({signal.SIGTERM})
+    with subprocess.Popen(["sleep", "1000"]) as trainer:
+        identity = ProcessIdentity.of_child(trainer.pid)
+        loop.trainers.by_pid[trainer.pid] = (identity, -1)
+        trainer.kill()
+        until_stopped(loop)
 
 
 def test_a_helper_counts_what_is_pending_from_many_threads() -> None:

@@ -136,6 +136,23 @@ def test_what_somebody_stopped_is_set_going_to_end(families: list[subprocess.Pop
     assert stopped.wait(timeout=60) == 3
 
 
+def test_who_lost_its_parent_while_we_looked_is_told_by_itself(
+    families: list[subprocess.Popen[bytes]],
+) -> None:
+    """A process found below one that is dead by now is a root, which is the one that is told to end."""
+    parent = spawn(PARENT)
+    families.append(parent)
+    (child,) = processes.descendants([parent.pid])
+    identity = ProcessIdentity.of(child)
+    assert identity is not None
+    parent.kill()
+    parent.wait()
+    try:
+        assert processes._survivors([parent.pid], [child]).roots == (identity,)
+    finally:
+        processes.send(identity, signal.SIGKILL)
+
+
 def test_an_orphan_that_comes_to_us_while_we_look_is_not_overlooked(
     families: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
