@@ -7,7 +7,7 @@ import math
 from msgspec import Struct
 
 FAR = 60.0
-"""Seconds beyond the warning time, or the grace, from which on a deadline is too far away to stop for."""
+"""Seconds beyond the warning, or what a step and a save take, from which on an end is too far away to stop for."""
 YOUNG = 4
 """After a restart the first save comes at this fraction of the interval: young nodes fail most."""
 DOUBLED = 2.0
@@ -56,9 +56,10 @@ class TrainOn(Struct, frozen=True):
 
 
 class FarAway(Struct, frozen=True):
-    """No deadline, or none that is near: save at once and go on."""
+    """No deadline, or none that is near: save at once and go on. ``until`` is when it is near."""
 
     reason: str
+    until: float | None = None
 
 
 def interval(policy: SavePolicy, saved_since_start: bool) -> float | None:
@@ -155,21 +156,22 @@ def last_fit(
     deadline: float | None,
     step_p95: float | None,
     save_p95: float | None,
-    lead: float,
+    warn: float,
 ) -> StopNow | TrainOn | FarAway:
     """What a warning means, given the end time: the last boundary from which a save still fits.
 
-    `now` and `deadline` are on one clock. `lead` is how long before the end it counts.
-    Unmeasured step or save times mean stopping now, the safe side.
+    `now` and `deadline` are on one clock. Unmeasured step or save times mean stopping now, the safe side.
     """
     if deadline is None:
         return FarAway("no end time is known")
     left = deadline - now
-    if left > lead + FAR:
-        return FarAway(f"the end is {left:.0f} s away, more than {lead:.0f} s and {FAR:.0f} s")
-    if step_p95 is None or save_p95 is None:
+    need = DOUBLED * (step_p95 + save_p95) if step_p95 is not None and save_p95 is not None else None
+    near = max(warn, need or 0.0)
+    if left > near + FAR:
+        why = f"the end is {left:.0f} s away, more than {near:.0f} s and {FAR:.0f} s"
+        return FarAway(why, deadline - near - FAR)
+    if need is None:
         return StopNow(f"{left:.0f} s left, and no step or save has been measured yet")
-    need = DOUBLED * (step_p95 + save_p95)
     if left <= need:
         return StopNow(f"{left:.0f} s left, a step and a save may take {need:.1f} s")
     return TrainOn(deadline - need, f"{left:.0f} s left, of which a step and a save may take {need:.1f} s")

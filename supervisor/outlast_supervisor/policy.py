@@ -21,11 +21,6 @@ class Policy(Struct, frozen=True):
     audit: str = "warn"  # warn, stop
     shielded: bool = True  # signals: outlast; hold the save signal until a trainer attached
 
-    @property
-    def lead(self) -> float:
-        """How long before a known end something may have to be done: the last save may take all of the grace."""
-        return max(self.warn, self.grace)
-
 
 class Context(Struct, frozen=True):
     """What a decision may know besides state and event: no clock, file or environment is read in it."""

@@ -114,4 +114,4 @@ def tick(state: Starting | Running, event: ev.Tick, ctx: Context) -> Step:
 
 def _fit(state: Starting | Running, ctx: Context) -> cadence.StopNow | cadence.TrainOn | cadence.FarAway:
     step, save = fit_times(state.ledger, state.live, ctx.policy.grace)
-    return cadence.last_fit(ctx.now, state.ledger.deadline, step, save, ctx.policy.lead)
+    return cadence.last_fit(ctx.now, state.ledger.deadline, step, save, ctx.policy.warn)

@@ -10,7 +10,7 @@ from . import events as ev
 from .actions import Action, Answer, EndLeftovers, Examine, Say, SignalAll, SignalTrainers
 from .conclude import conclude, to_hold
 from .policy import Context
-from .rules_live import KILL_AGAIN
+from .rules_live import KILL_AFTER, KILL_AGAIN
 from .states import Ending, Ledger, Step, Stopping
 
 LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
@@ -21,6 +21,10 @@ FINISH_PATIENCE, FINISH_RATE = 60.0, 20e6
 # seconds that it gets at the least, and that stay free before a deadline
 FINISH_LEAST, FINISH_SPARE = 1.0, 1.0
 WAITS = "have the command wait for what it starts (exec, or wait), and not put it into the background"
+SAVE_SILENT = (
+    30.0  # seconds without a word of more bytes after which a save is not waited for beyond the grace
+)
+LAST_ACTS = 10.0  # and that a known end has to leave for what follows the worker's own
 EXAMINE_PATIENCE = 10.0  # for the traces of an attempt, where the supervisor has to end: the disk may be dead
 
 
@@ -35,9 +39,24 @@ def stopping_tick(state: Stopping, event: ev.Tick, ctx: Context) -> Step:
     if state.again_at is not None and ctx.now >= state.again_at:
         return replace(state, again_at=ctx.now + KILL_AGAIN), (SignalAll("kill"),)
     if state.term_at is not None and ctx.now >= state.term_at:
+        if (later := _while_it_saves(state, ctx)) > ctx.now:
+            return replace(state, term_at=later, kill_at=later + KILL_AFTER), ()
         how: tuple[Action, ...] = (SignalTrainers("stop"),) if state.why == "hung" else (SignalAll("term"),)
         return replace(state, term_at=None), how
     return state, ()
+
+
+def _while_it_saves(state: Stopping, ctx: Context) -> float:
+    """Until when a save that gains bytes is waited for beyond the grace: a known end leaves it time, or a person does.
+
+    After any other notice the grace is all that is known of the machine's patience.
+    """
+    live, deadline = state.live, state.ledger.deadline
+    if live.phase != Phase.SAVE or ctx.now - live.progress_at > SAVE_SILENT:
+        return ctx.now
+    if deadline is not None and deadline > ctx.now:
+        return min(ctx.now + SAVE_SILENT, deadline - LAST_ACTS - KILL_AFTER)
+    return ctx.now + SAVE_SILENT if state.why in ("person", "restart") else ctx.now
 
 
 def stopping_attached(state: Stopping, event: ev.Attached, ctx: Context) -> Step:

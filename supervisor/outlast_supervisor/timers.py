@@ -61,13 +61,13 @@ def deadline_due(ledger: Ledger, live: Live, policy: Policy, now: float) -> floa
     if ledger.deadline is None:
         return None
     step, save = fit_times(ledger, live, policy.grace)
-    match cadence.last_fit(now, ledger.deadline, step, save, policy.lead):
+    match cadence.last_fit(now, ledger.deadline, step, save, policy.warn):
         case cadence.TrainOn(until):
             return until
         case cadence.StopNow():
             return now
-        case cadence.FarAway():
-            return ledger.deadline - policy.lead - cadence.FAR
+        case cadence.FarAway(until=until):
+            return until
 
 
 def _running_due(state: Running, policy: Policy, now: float) -> tuple[float | None, float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from tests.supervisor.tables import (
     ENDED,
@@ -231,14 +232,38 @@ def test_before_a_save_was_measured_it_gets_the_grace() -> None:
 
 
 def test_a_save_that_takes_longer_than_the_warning_is_begun_in_time() -> None:
-    """With saves of 4 min and a grace that leaves them the time an end in hours ends the training 8 min before."""
+    """With saves of 4 min an end in hours ends the training 8 min before, whatever the grace."""
     times = live().times.seen("train", 1.0)
     state: State = running(
         ledger=Ledger(deadline=9000.0, saves=(240.0,)), times=times, trained=5, progress_at=8000.0
     )
-    patient = policy(grace=500.0, hang_min=9000.0, save=SavePolicy(100, None))
-    assert next_due(state, patient, 8000.0) == 9000 - 500 - 60
+    patient = policy(hang_min=9000.0, save=SavePolicy(100, None))
+    assert next_due(state, patient, 8000.0) == 9000 - 2 * (1 + 240) - 60
     assert next_due(state, patient, 8500.0) == 9000 - 2 * (1 + 240)
+
+
+@pytest.mark.parametrize(
+    ("ask", "deadline", "ended_at"),
+    [
+        (ev.Notice("SIGTERM"), None, 40.0),  # nothing but the grace is known of the machine's patience
+        (ev.Notice("the deadline", "deadline"), 100.0, 88.0),
+        (ev.StopAsked("me", ""), None, 160.0),
+        (ev.RestartAsked("me", ""), None, 160.0),
+    ],
+)
+def test_a_save_that_gains_bytes_is_waited_for(
+    ask: ev.Event, deadline: float | None, ended_at: float
+) -> None:
+    """Beyond the grace, up to a known end, or as long as it goes on where a person asks: it was killed halfway."""
+    state, _ = decide(running(ledger=Ledger(deadline=deadline)), ask, context(10.0))
+    state, _ = decide(state, ev.Reported(None, None, None, "save"), context(11.0))
+    told: list[float] = []
+    for now in range(12, 200):
+        if now <= 120:
+            state, _ = decide(state, ev.Saving(now), context(now))
+        state, actions = decide(state, ev.Tick(), context(now))
+        told += [float(now)] if act.SignalAll("term") in actions else []
+    assert told == [ended_at]
 
 
 def test_half_of_an_attempt_is_for_training() -> None:
