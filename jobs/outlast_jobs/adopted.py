@@ -19,10 +19,13 @@ from pathlib import Path
 from msgspec import Struct
 
 _STEP = re.compile(r"step[=_-]?(\d+)", re.IGNORECASE)
+_EPOCH = re.compile(r"epoch[=_-]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
+# a loss or another metric, and the number by which Lightning tells a second file of one name
+_NO_STEP = re.compile(r"\d+\.\d+|-v\d+(?=(\.[a-z]+)*$)", re.IGNORECASE)
 _MOST_DIGITS = 15
 _TORCH = frozenset({".pt", ".pth", ".bin", ".ckpt"})
-_NEVER_EMPTY = _TORCH | {".safetensors", ".json", ".npz"}
+_NEVER_EMPTY = _TORCH | {".safetensors", ".json", ".npz", ".pkl"}
 _LONGEST_HEADER = 100_000_000  # bytes, by the safetensors format
 _LONGEST_JSON = 64 << 20  # bytes; a larger one is seen to be there
 _PIECE = 1 << 20
@@ -33,9 +36,11 @@ class Candidate(Struct, frozen=True):
 
     path: Path
     step: int
-    """By its name, 0 where that has no number."""
+    """By its name; where that has no number, that of the furthest other one which is no newer, else 0."""
     written: float = 0.0
     """When it was changed last, Unix seconds."""
+    numbered: bool = True
+    """Whether its name has a number. One without is written over, and its age tells of progress."""
 
     @property
     def name(self) -> str:
@@ -57,15 +62,22 @@ class Trouble(Struct, frozen=True):
 
 def candidates(pattern: str, workdir: str) -> list[Candidate]:
     """All that match, relative to the folder in which the command runs; the furthest step first, of one the newest."""
-    found = []
+    found: list[Candidate] = []
     for path in glob.glob(os.path.join(glob.escape(workdir), pattern)):
         try:
             written = os.stat(path).st_mtime
         except FileNotFoundError:
             continue  # its trainer has just deleted it, or it is a link to nothing
         made = Path(os.path.abspath(path))
-        found.append((step_of(made.name), written, made))
-    return [Candidate(path, step, written) for step, written, path in sorted(found, reverse=True)]
+        step = step_of(made.name)
+        found.append(Candidate(made, step or 0, written, step is not None))
+    placed = []
+    for one in found:
+        if not one.numbered:
+            older = (other.step for other in found if other.written <= one.written)
+            one = Candidate(one.path, max(older, default=0), one.written, numbered=False)
+        placed.append(one)
+    return sorted(placed, key=lambda one: (one.step, one.written, one.path), reverse=True)
 
 
 def furthest(
@@ -90,10 +102,10 @@ def look_through(
         yield candidate, wrong
 
 
-def step_of(name: str) -> int:
-    """The step in a name: the number behind "step" where there is one, as in epoch=2-step=900.ckpt, else the last."""
-    told = _STEP.findall(name) or _NUMBER.findall(name)
-    return int(told[-1][:_MOST_DIGITS]) if told else 0
+def step_of(name: str) -> int | None:
+    """The step in a name: the number behind "step", as in epoch=2-step=900.ckpt, else behind "epoch", else the last."""
+    told = _STEP.findall(name) or _EPOCH.findall(name) or _NUMBER.findall(_NO_STEP.sub(" ", name))
+    return int(told[-1][:_MOST_DIGITS]) if told else None
 
 
 def resume_words(template: str, path: str) -> tuple[str, ...]:
@@ -124,7 +136,7 @@ def _trouble(path: Path, complete: str | None) -> Trouble | None:
     if not path.is_dir():
         if complete is not None:
             return Trouble(f"is no folder, and so has no {complete!r}", begun=True)
-        return _of_file(path)
+        return _of_file(path) if path.stat().st_size else Trouble("is empty")
     if complete is not None and not (path / complete).is_file():
         return Trouble(f"has no {complete!r}: its save was not finished", begun=True)
     files = list(_files(path))

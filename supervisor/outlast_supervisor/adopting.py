@@ -47,7 +47,7 @@ def _forced(found: Adopt, path: Path, forced: str) -> Answer:
         return ev.Unusable(f'--from "{forced}" can\'t be read: {error.strerror}')
     if trouble is not None:
         return ev.Unusable(f'--from "{forced}" {trouble.reason}')
-    return _chosen(adopted.Candidate(path.absolute(), adopted.step_of(path.name)), "named with --from")
+    return _chosen(adopted.Candidate(path.absolute(), adopted.step_of(path.name) or 0), "named with --from")
 
 
 def _chosen(candidate: adopted.Candidate, why: str) -> ev.Chosen:

@@ -196,7 +196,9 @@ def wrote(desk: Desk, job: Job | None) -> ev.Wrote | None:
     from outlast_jobs.adopted import furthest
 
     found = furthest(job.adopt.pattern, job.workdir, job.adopt.complete, desk.adopted)
-    return ev.Wrote(found.name, found.step, time.time() - found.written) if found is not None else None
+    if found is None:
+        return None
+    return ev.Wrote(found.name, found.step, time.time() - found.written, found.numbered)
 
 
 def look(desk: Desk, attempt: int) -> ev.Looked:

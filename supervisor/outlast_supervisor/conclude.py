@@ -221,7 +221,7 @@ def finish(ledger: Ledger, code: int, reason: str, before: tuple[Action, ...] = 
 def _facts(ending: Ending, examined: ev.Examined | None) -> restart.Ending:
     live = ending.live
     chosen_step = live.chosen.step
-    sealed = live.seals > 0
+    sealed = live.seals > 0 or live.wrote
     final, last_step = False, live.step
     found = live.failure
     if examined:

@@ -127,6 +127,7 @@ class Wrote(Struct, frozen=True):
     name: str
     step: int
     age: float  # seconds since it was written, by a clock that may have been set
+    numbered: bool = True  # its name has a step; one without is written over, and each time is progress
 
 
 class SaveFailed(Struct, frozen=True):

@@ -204,14 +204,16 @@ def sealed(state: Alive | Ending, event: ev.Sealed, ctx: Context) -> Step:
 def wrote(state: Alive | Ending, event: ev.Wrote, ctx: Context) -> Step:
     """All that is seen of the progress of a script without the library."""
     live, at = state.live, min(ctx.now, ctx.now - event.age)
-    if event.step <= live.sealed_step or at < live.started_at:  # one that was passed over, for an older one
+    further = event.step > live.sealed_step or not event.numbered
+    if not further or at < live.started_at:  # one that was passed over, for an older one
         return state, ()
     live = replace(
         live,
         sealed_at=max(live.sealed_at, at),
-        sealed_step=event.step,
+        sealed_step=max(live.sealed_step, event.step),
         sealed_name=event.name,
         step=max(live.step, event.step),
+        wrote=True,
     )
     return replace(state, live=live), ()
 

@@ -73,6 +73,7 @@ class Live(Struct, frozen=True):
     trainers: tuple[ProcessIdentity, ...] = ()
     attached: bool = False
     seals: int = 0
+    wrote: bool = False  # a script without the library has written a further checkpoint
     save_wanted: tuple[str, ...] = ()  # sources whose save is not done yet
     look_at: float | None = None  # since when the disk is asked how far the worker is
     wanted_at: float | None = None  # when the latest of them was passed on

@@ -206,6 +206,32 @@ def test_a_checkpoint_is_progress(make_run: MakeRun, every: int, attempts: int) 
         assert (run.folder / "total").read_text() == result(50)
 
 
+@pytest.mark.parametrize(("saves", "attempts"), [(True, 10), (False, 3)])
+def test_a_file_that_is_written_over_is_progress(make_run: MakeRun, saves: bool, attempts: int) -> None:
+    """Its name stays, and so has no step: that it was written anew counts. Where it never is the run is given up."""
+    script = (
+        "import json, os, sys\n"
+        "first = json.load(open(sys.argv[2])) if len(sys.argv) > 2 else 0\n"
+        "for step in range(first + 1, 51):\n"
+        "    if sys.argv[1] == 'True' and step % 5 == 0:\n"
+        "        json.dump(step, open('new', 'w'))\n"
+        "        os.replace('new', 'last.json')\n"
+        "    if step == first + 7:\n"
+        "        raise SystemExit(1)\n"
+    )
+    run = make_run(
+        {
+            **a_job(),
+            "command": ["{python}", "train.py", str(saves)],
+            "adopt": {"pattern": "last.json", "resume": "{path}"},
+            "restart": {"backoff": "10ms..20ms", "without_progress": 3, "waiting": 0},
+        },
+        script=script,
+    )
+    assert run.start().wait() == (0 if saves else ExitCode.HELD), run.report()
+    assert len(run.attempts()) == attempts
+
+
 def test_what_a_script_keeps_is_not_taken_unasked(make_run: MakeRun) -> None:
     """With --fresh, and in a proof or a drill, its checkpoints would be gone on from: refused, nothing is touched."""
     run = make_run(a_job())

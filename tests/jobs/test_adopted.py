@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast_jobs.adopted import Whole, _stats, candidates, furthest, resume_words, step_of, trouble
+from outlast_jobs.adopted import Trouble, Whole, _stats, candidates, furthest, resume_words, step_of, trouble
 
 DICE = random.Random(7)
 
@@ -140,6 +140,38 @@ def test_the_furthest_comes_first(tmp_path: Path) -> None:
     assert [one.name for one in candidates("*.ckpt", str(work))] == ["c.ckpt", "a.ckpt", "b.ckpt"]
 
 
+def test_a_name_without_a_number_counts_as_the_furthest_before_it(tmp_path: Path) -> None:
+    """The last one of some is taken before the best ones that are no newer, an old one after those that are."""
+    ages = ["best.pt", "epoch=3-loss=0.5.pt", "epoch=4-loss=0.2.pt", "last-v1.pt", "last.pt"]
+    for age, name in enumerate(ages):
+        (tmp_path / name).write_bytes(a_zip(100))
+        os.utime(tmp_path / name, (age, age))
+
+    def order() -> list[tuple[str, int]]:
+        return [(one.name, one.step) for one in candidates("*.pt", str(tmp_path))]
+
+    bests = [("epoch=4-loss=0.2.pt", 4), ("epoch=3-loss=0.5.pt", 3), ("best.pt", 0)]
+    assert order() == [("last.pt", 4), ("last-v1.pt", 4), *bests]
+    os.utime(tmp_path / "last-v1.pt", (9, 9))
+    assert order() == [("last-v1.pt", 4), ("last.pt", 4), *bests]
+    (tmp_path / "last-v1.pt").write_bytes(a_zip(100)[:90])
+    found = furthest("*.pt", str(tmp_path), None)
+    assert found is not None
+    assert (found.name, found.numbered) == ("last.pt", False)
+
+
+@pytest.mark.parametrize("name", ["last.pth.tar", "random_states_0.pkl", "state"])
+def test_an_empty_file_is_no_checkpoint(tmp_path: Path, name: str) -> None:
+    """Whatever its name: a killed save, or a power cut, leaves one. A mark that says that a folder is whole may be."""
+    (tmp_path / name).touch()
+    assert trouble(tmp_path / name, None) == Trouble("is empty")
+    folder = a_folder(tmp_path / "checkpoint_5")
+    (folder / "DONE").touch()
+    assert trouble(folder, "DONE") is None
+    (folder / "random_states_0.pkl").touch()
+    assert trouble(folder, "random_states_0.pkl") == Trouble("'random_states_0.pkl' is empty")
+
+
 def test_what_was_whole_is_not_read_again(tmp_path: Path) -> None:
     """While no file was touched; a change of one, a file more or less, and another rule for it are looked at."""
     folder = a_folder(tmp_path / "checkpoint-5")
@@ -164,14 +196,20 @@ def test_what_was_whole_is_not_read_again(tmp_path: Path) -> None:
 
 
 def test_a_name_tells_its_step() -> None:
-    """The number behind "step", else the last one; names as the Trainer, Lightning and people write them."""
+    """That behind "step", else "epoch", else the last; no loss, and no version of a file, counts as one."""
     names = {
         "checkpoint-500": 500,
         "epoch=3-step=1200.ckpt": 1200,
         "epoch=3-step=1200-v1.ckpt": 1200,
         "model_step_000040_loss0.25.pt": 40,
-        "ckpt.pt": 0,
+        "ckpt.pt": None,
         "epoch_7.pth": 7,
+        "epoch=9-val_loss=0.12.ckpt": 9,
+        "epoch=9-val_acc=93.ckpt": 9,
+        "09-0.32-v1.ckpt": 9,
+        "checkpoint-12.pth.tar": 12,
+        "checkpoint.500": 500,
+        "last-v1.ckpt": None,
         "step" + "9" * 4000: int("9" * 15),
     }
     assert {name: step_of(name) for name in names} == names
