@@ -10,7 +10,7 @@ from outlast_jobs import events as journal
 from . import events as ev
 from .actions import Answer, Note, Say, SignalAll, SignalTrainers, SignalWorker
 from .policy import Context
-from .rules_live import KILL_AGAIN, fit_times, stop
+from .rules_live import KILL_AGAIN, fit_times, stop, within_grace
 from .rules_silence import silent
 from .states import Alive, Ledger, Running, Starting, Step, Stopping
 
@@ -25,7 +25,9 @@ def notice(state: Starting | Running, event: ev.Notice, ctx: Context) -> Step:
     ledger: Ledger = replace(state.ledger, leaving=event.source, leaving_of=event.of)
     state = replace(state, ledger=ledger, live=replace(state.live, notice=event.source))
     text = f"{event.source}: the worker {_told(state, ctx)}, within {ctx.policy.grace:.0f} s"
-    return stop(state, "notice", event.source, ctx, Note(journal.NOTICE, {"signal": event.source}), Say(text))
+    note = Note(journal.NOTICE, {"signal": event.source})
+    after, actions = stop(state, "notice", event.source, ctx, note, Say(text))
+    return (within_grace(after, ctx) if event.of == "signal" else after), actions
 
 
 def _told(state: Starting | Running, ctx: Context) -> str:

@@ -161,6 +161,7 @@ def launching_spawned(state: Launching, event: ev.Spawned, ctx: Context) -> Step
         state.ledger.holding or state.ledger.leaving,
         term_at=now + ctx.policy.grace,
         kill_at=now + ctx.policy.grace + KILL_AFTER,
+        until_at=now + ctx.policy.grace if state.ledger.leaving_of == "signal" else None,
     )
     return stopping, (SignalWorker("stop"),)
 

@@ -10,7 +10,7 @@ from . import events as ev
 from .actions import Action, Answer, EndLeftovers, Examine, Say, SignalAll, SignalTrainers
 from .conclude import conclude, to_hold
 from .policy import Context
-from .rules_live import KILL_AFTER, KILL_AGAIN
+from .rules_live import KILL_AFTER, KILL_AGAIN, within_grace
 from .states import Ending, Ledger, Step, Stopping
 
 LOOK_EVERY = 0.05  # seconds between looks at what an attempt left; the death of a child brings one at once
@@ -49,14 +49,17 @@ def stopping_tick(state: Stopping, event: ev.Tick, ctx: Context) -> Step:
 def _while_it_saves(state: Stopping, ctx: Context) -> float:
     """Until when a save that gains bytes is waited for beyond the grace: a known end leaves it time, or a person does.
 
-    After any other notice the grace is all that is known of the machine's patience.
+    Not beyond what the sender of a signal is known to wait, nor where a save has hung.
     """
     live, deadline = state.live, state.ledger.deadline
-    if live.phase != Phase.SAVE or ctx.now - live.progress_at > SAVE_SILENT:
+    if live.phase != Phase.SAVE or ctx.now - live.progress_at > SAVE_SILENT or state.why == "hung":
         return ctx.now
+    until = ctx.now + SAVE_SILENT
     if deadline is not None and deadline > ctx.now:
-        return min(ctx.now + SAVE_SILENT, deadline - LAST_ACTS - KILL_AFTER)
-    return ctx.now + SAVE_SILENT if state.why in ("person", "restart") else ctx.now
+        until = min(until, deadline - LAST_ACTS - KILL_AFTER)
+    elif state.why not in ("person", "restart"):
+        return ctx.now
+    return until if state.until_at is None else min(until, state.until_at)
 
 
 def stopping_attached(state: Stopping, event: ev.Attached, ctx: Context) -> Step:
@@ -83,6 +86,8 @@ def stopping_reported(state: Stopping, event: ev.Reported, ctx: Context) -> Step
 
 
 def stopping_notice(state: Stopping, event: ev.Notice, ctx: Context) -> Step:
+    if state.until_at is None:
+        state = within_grace(state, ctx)
     if state.ledger.leaving:
         return state, ()  # fifty TERMs in a second are one stop
     ledger = replace(state.ledger, leaving=event.source, leaving_of=event.of)

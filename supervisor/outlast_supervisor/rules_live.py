@@ -41,7 +41,9 @@ LOOK_PATIENCE = 30.0  # seconds after which a worker is judged without a word fr
 # -- helpers ---------------------------------------------------------------------------------------------
 
 
-def stop(state: Starting | Running, why: str, detail: str, ctx: Context, *extra: Action) -> Step:
+def stop(
+    state: Starting | Running, why: str, detail: str, ctx: Context, *extra: Action
+) -> tuple[Stopping, tuple[Action, ...]]:
     """Tell the worker to save and end."""
     grace, deadline = ctx.policy.grace, state.ledger.deadline
     if deadline is not None and deadline > ctx.now:  # what is not done by then is not done at all
@@ -56,6 +58,14 @@ def stop(state: Starting | Running, why: str, detail: str, ctx: Context, *extra:
         kill_at=ctx.now + grace + KILL_AFTER,
     )
     return after, (*extra, signal)
+
+
+def within_grace(state: Stopping, ctx: Context) -> Stopping:
+    """A signal came: of its sender's patience nothing is known but the grace, whatever end is known of another's."""
+    until = ctx.now + ctx.policy.grace
+    term_at = min(state.term_at, until) if state.term_at is not None else None
+    kill_at = min(state.kill_at, until + KILL_AFTER) if state.kill_at is not None else None
+    return replace(state, term_at=term_at, kill_at=kill_at, until_at=until)
 
 
 def kill(state: Starting | Running, why: str, detail: str, ctx: Context, *extra: Action) -> Step:

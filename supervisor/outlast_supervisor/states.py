@@ -132,6 +132,7 @@ class Stopping(Struct, frozen=True):
     term_at: float | None  # when TERM goes to everything
     kill_at: float | None  # when KILL does; None after it was sent
     again_at: float | None = None  # when KILL is sent once more
+    until_at: float | None = None  # until when the sender of a signal is known to wait
 
 
 class Ending(Struct, frozen=True):

@@ -246,6 +246,7 @@ def test_a_save_that_takes_longer_than_the_warning_is_begun_in_time() -> None:
     ("ask", "deadline", "ended_at"),
     [
         (ev.Notice("SIGTERM"), None, 40.0),  # nothing but the grace is known of the machine's patience
+        (ev.Notice("SIGTERM"), 90000.0, 40.0),  # the known end is another's than the signal's
         (ev.Notice("the deadline", "deadline"), 100.0, 88.0),
         (ev.StopAsked("me", ""), None, 160.0),
         (ev.RestartAsked("me", ""), None, 160.0),
@@ -264,6 +265,21 @@ def test_a_save_that_gains_bytes_is_waited_for(
         state, actions = decide(state, ev.Tick(), context(now))
         told += [float(now)] if act.SignalAll("term") in actions else []
     assert told == [ended_at]
+
+
+@pytest.mark.parametrize("ask", [ev.StopAsked("me", ""), ev.Notice("the deadline", "deadline")])
+def test_a_signal_ends_the_waiting_for_a_save(ask: ev.Event) -> None:
+    """Whoever sends one while a save is waited for kills soon: it has the grace from then on, however many come."""
+    state, _ = decide(running(ledger=Ledger(deadline=90000.0)), ask, context(10.0))
+    state, _ = decide(state, ev.Reported(None, None, None, "save"), context(11.0))
+    told: list[float] = []
+    for now in range(12, 200):
+        state, _ = decide(state, ev.Saving(now), context(now))
+        if now >= 75:
+            state, _ = decide(state, ev.Notice("SIGTERM"), context(now))
+        state, actions = decide(state, ev.Tick(), context(now))
+        told += [float(now)] if act.SignalAll("term") in actions else []
+    assert told == [105.0]
 
 
 def test_half_of_an_attempt_is_for_training() -> None:
