@@ -67,15 +67,18 @@ with Checkpointer(model=None, data=batches(torch.ones(8, 1), 2)) as ckpt:
             ckpt.step(loss=1.0)
         except:
             print("skips a batch")
+    print("after the loop")
 """
 
 
 def test_a_script_that_skips_whatever_fails_ends_with_its_stop(make_run: MakeRun) -> None:
-    """There is no next batch once the stop is saved: it would train and save on until the grace is over."""
+    """There is no next batch once the stop is saved: it would train and save on until the grace is over. Nor is the
+    loop at its end: what follows it would be done with the weights of that step."""
     run = make_run({"command": ["{python}", "train.py"], "stop": {"grace": "600s"}}, script=SKIPPING)
     start = run.start()
     run.until_step(10)
     start.process.terminate()
     assert start.wait() == ExitCode.SAVED, run.report()
     assert run.log(1).count("skips a batch") == 1
+    assert "after the loop" not in run.log(1)
     assert run.verified()[0].index.step == run.metrics(1)[-1]["step"]

@@ -136,7 +136,9 @@ class Checkpointer:
         if self._proof is not None:
             self._proof.starts(self.step_count, capture_rng_state())
         self._act()
-        while self.step_count < total and (self._session is None or self._session.over is None):
+        while self.step_count < total:
+            if self._session is not None and self._session.over is not None:
+                raise self._session.over  # the script has caught it; what follows its loop is for a whole training
             drawn = self._feed.hand_out(accumulate)
             yield drawn if self._proof is None else self._proof.batch(drawn)
 
@@ -251,8 +253,7 @@ class Checkpointer:
 
     def _read_generation(self, session: Session) -> None:
         with session.reporting(0):
-            loaded = session.load()
-            if loaded is not None:
+            if (loaded := session.load()) is not None:
                 if self._proof is not None:
                     self._proof.leave_out_extra(loaded.state)
                 self._state.restore_extra(loaded.state)
