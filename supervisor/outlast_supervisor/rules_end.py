@@ -79,7 +79,7 @@ def stopping_attached(state: Stopping, event: ev.Attached, ctx: Context) -> Step
 def stopping_reported(state: Stopping, event: ev.Reported, ctx: Context) -> Step:
     live = state.live
     if event.phase and event.phase != live.phase:
-        live = replace(live, phase=event.phase)
+        live = replace(live, phase=event.phase, progress_at=ctx.now)
     if event.step is not None and event.step > live.step:
         live = replace(live, step=event.step, trained=event.step - live.chosen.step, stepped_at=ctx.now)
     return replace(state, live=live), ()

@@ -282,6 +282,14 @@ def test_a_signal_ends_the_waiting_for_a_save(ask: ev.Event) -> None:
     assert told == [105.0]
 
 
+def test_a_save_that_has_just_begun_is_waited_for() -> None:
+    """A step of more than half a minute may end as the grace does: its save gains its first bytes after that."""
+    state, _ = decide(running(), ev.StopAsked("me", ""), context(10.0))
+    state, _ = decide(state, ev.Reported(1, None, None, "save"), context(39.0))
+    state, actions = decide(state, ev.Tick(), context(40.0))
+    assert act.SignalAll("term") not in actions
+
+
 def test_half_of_an_attempt_is_for_training() -> None:
     """With a grace of 30 s, or saves that take as long, an attempt that has 40 s is not ended as it begins."""
     for saves in ((), (30.0,)):
