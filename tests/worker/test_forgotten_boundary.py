@@ -68,6 +68,17 @@ def test_batches_that_are_drawn_ahead_are_told_once(
     )
 
 
+def test_a_script_that_skips_its_first_batch_is_not_said_to_draw_ahead(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By their number batches that are skipped are no others: what is said leaves that open."""
+    with _made() as ckpt:
+        for number, _ in enumerate(ckpt.steps(total=40)):
+            if number > 0:
+                ckpt.step()
+    assert "the next 8 drew 1: unless one was skipped, " in capsys.readouterr().err
+
+
 def test_a_loader_that_is_iterated_by_hand_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """A DataLoader is rewrapped: whoever trains on the one that was passed is told at the first boundary, once."""
     loader = DataLoader(TensorDataset(torch.zeros(8, 1)), 4, shuffle=True)

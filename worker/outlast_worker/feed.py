@@ -94,9 +94,10 @@ class Feed:
         first, *others = self._draws
         if len(others) == _LIKE and first > max(others) == min(others) > 0:
             say(
-                f"the first step drew {first} batches, and each of the next {_LIKE} drew {others[0]}: a batch that is "
-                "drawn before the ckpt.step() of the one before it counts as trained on, and a restart passes it over; "
-                "draw it after, and leave fetching ahead to batches(…, workers=…, prefetch=…)"
+                f"the first step drew {first} batches, and each of the next {_LIKE} drew {others[0]}: unless one "
+                "was skipped, the script draws each before the ckpt.step() of the one before, by which it counts as "
+                "trained on, and a restart passes it over; draw it after, and leave fetching ahead to "
+                "batches(…, workers=…, prefetch=…)"
             )
 
     def _tell_unused(self) -> None:
