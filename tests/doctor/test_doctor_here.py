@@ -237,6 +237,9 @@ def test_a_script_that_saves_by_itself(tmp_path: Path) -> None:
     assert "nothing whole matches 'out/step-*' yet" in found.of("run")[0]
     assert "the script's own newest whole checkpoint" in found.of("kill")[0]
     assert not any("SIGTERM saves" in line for line in found.of("warning"))
+    assert "what a step and a save of its script take is not known here" in found.of("grace")[0]
+    assert "is up to it" in found.of("space")[0]
+    assert not any("after the first save" in line for line in found.lines)
     for step, text in ((5, "{}"), (12, "{")):
         (tmp_path / f"out/step-{step}").mkdir(parents=True)
         (tmp_path / f"out/step-{step}/done.json").write_text(text)

@@ -161,6 +161,18 @@ def test_verify_reads_what_the_script_wrote(make_run: MakeRun) -> None:
     assert len(list((run.folder / "out").iterdir())) == 3
 
 
+def test_what_only_generations_have_is_told(make_run: MakeRun) -> None:
+    """A pin and an export of a script's own checkpoints: neither waits for a first save, nor says that it will come."""
+    run = make_run(a_job("--steps", 5))
+    assert run.start().wait() == 0, run.report()
+    pinned = run.cli("pin", str(run.directory.path))
+    assert pinned.code != 0
+    assert "kept or deleted by the script alone; copy what has to stay" in pinned.err
+    exported = run.cli("export", str(run.directory.path), str(run.folder / "taken"))
+    assert exported.code == ExitCode.UNUSABLE
+    assert "its script saves by itself what matches 'out/checkpoint-*'; see outlast verify" in exported.err
+
+
 def test_a_person_names_another_one(make_run: MakeRun) -> None:
     """--from takes a path as a person sees it or as the job does; it is used for one start."""
     run = make_run(a_job("--steps", 20))

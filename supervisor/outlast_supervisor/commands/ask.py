@@ -93,6 +93,12 @@ def _pin(run: str | None, generation: str | None, remove: bool, **how: Any) -> i
     status = found.read_status()
     name = generation or (_only_pin(found) if remove else (status or {}).get("verified"))
     if not name:
+        from outlast_supervisor.namesake import former_job  # here: YAML takes some milliseconds
+
+        if (job := former_job(found)) is not None and job.adopt is not None:
+            raise Failed(
+                f"what matches {job.adopt.pattern!r} is kept or deleted by the script alone; copy what has to stay"
+            )
         raise Failed(f'no verified generation in "{found.path}" yet; name one')
     if not is_supervised(found, status, may_write=True):
         text = _pin_alone(found, str(name), remove)

@@ -117,6 +117,8 @@ def space(
     if past.size is None:
         if found.bytes == 0 or found.inodes == 0:
             yield failure("space", f"{free}, {found.inodes} inodes: nothing can be saved", "make room")
+        elif past.script:
+            yield ok("space", f"{free}; what its script saves, and how many it keeps, is up to it")
         else:
             yield warning(
                 "space",

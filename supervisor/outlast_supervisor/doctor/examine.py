@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import structs
+
 from outlast_jobs.errors import IntegrityError
 from outlast_jobs.filesystem import filesystem_kind
 from outlast_jobs.history import History, read_history
@@ -31,6 +33,8 @@ def examine(job: Job) -> Iterator[Line]:
     else:
         found, known = read
         yield from state.start(found, job)
+    if job.adopt is not None:
+        known = structs.replace(known, script=True)
     kind = around(me)
     yield from _around(kind, me, job, known)
     yield from lead.grace(job, known)

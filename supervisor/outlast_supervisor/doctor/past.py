@@ -29,6 +29,7 @@ class Past(Struct, frozen=True):
     there: int = 0  # generations on disk
     up: float | None = None  # mean time from an attempt's start to its end, of those that trained
     paced: pacing.Past = pacing.Past()  # what an automatic cadence goes by
+    script: bool = False  # its script saves by itself, of which a run shows nothing
 
     @property
     def need(self) -> float | None:

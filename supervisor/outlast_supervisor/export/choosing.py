@@ -12,6 +12,7 @@ from outlast_jobs.generation import GenerationName
 from outlast_jobs.look import Finding, Verdict
 from outlast_jobs.rundir import RunDirectory
 from outlast_jobs.sidecar import scan_files
+from outlast_supervisor.namesake import former_job
 from outlast_supervisor.quick.ends import Failed
 
 UNUSABLE = 65
@@ -104,6 +105,9 @@ def _why(finding: Finding) -> str:
 
 def _without_library(run: RunDirectory) -> str:
     """Why there may be none, and what to do."""
+    job = former_job(run)
+    if job is not None and job.adopt is not None:
+        return f": its script saves by itself what matches {job.adopt.pattern!r}; see outlast verify, and copy one"
     single = []
     for folder in (run.checkpoints, run.path):
         with contextlib.suppress(OSError):
