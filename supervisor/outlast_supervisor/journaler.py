@@ -102,11 +102,11 @@ class Journaler:
 
     def tick(self) -> None:
         """Try again what failed, or write what waited for another one, when its time has come."""
-        now = self._clock()
+        now, together_at = self._clock(), self._together_at
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
             self._write()
-        elif self._together_at is not None and now >= self._together_at:
+        elif together_at is not None and now >= together_at:
             self._together_at = None
             if self._retry_at is None:
                 self._write()
