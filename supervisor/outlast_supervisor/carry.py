@@ -27,7 +27,7 @@ from .copies import works_elsewhere
 from .helper import Helper
 from .hooks import Hooks
 from .journaler import Journaler
-from .launch import Launcher, Opened
+from .launch import Launcher, Opened, told
 from .loop import Loop
 from .standby import Standby
 from .states import Clearing, Ending, Finished
@@ -223,7 +223,7 @@ class Carrier(Struct):
         if opened is None:
             self.loop.post(
                 ev.SpawnFailed(
-                    f"{_told(error, 'the run directory')}; make room or give access",
+                    f"{told(error, 'the run directory')}; make room or give access",
                     "cannot open a file for the worker",
                 )
             )
@@ -256,7 +256,7 @@ class Carrier(Struct):
 
         def failed(failure: Exception) -> None:
             self._close(opened)
-            self.loop.post(ev.SpawnFailed(_told(failure, order.command[0])))
+            self.loop.post(ev.SpawnFailed(told(failure, order.command[0])))
 
         self.standby.start(order, self.launcher.job, opened.log_fd, went, failed)
 
@@ -279,9 +279,12 @@ class Carrier(Struct):
             processes.set_going(self.own())
 
     def _signal_worker(self, role: str) -> None:
+        number = self.launcher.signal_of(role)
         # our own child, not reaped yet: its pid cannot belong to anyone else
-        if self.worker_pid:
-            os.kill(self.worker_pid, self.launcher.signal_of(role))
+        if self.worker_pid and role == "save" and not processes.handles(self.worker_pid, number):
+            self.loop.post(ev.SaveUnheard(signal.Signals(number).name))
+        elif self.worker_pid:
+            os.kill(self.worker_pid, number)
             if role != "save":
                 processes.set_going(self.own())
 
@@ -392,9 +395,3 @@ def _alive_is_held(run: RunDirectory) -> bool:
         if is_blind(error):
             raise
         return False
-
-
-def _told(error: BaseException | None, program: str) -> str:
-    if isinstance(error, OSError):
-        return f"{error.strerror or error}: {error.filename or program}"
-    return f"{error}: {program}"

@@ -136,6 +136,12 @@ class SaveFailed(Struct, frozen=True):
     reason: str
 
 
+class SaveUnheard(Struct, frozen=True):
+    """A save was asked for, and the worker has no handler for its signal: it was not sent, since it would end it."""
+
+    signal: str
+
+
 class Verified(Struct, frozen=True):
     """A sealed generation was read back whole and agrees with its index."""
 
@@ -285,6 +291,7 @@ Event = (
     | Looked
     | Wrote
     | SaveFailed
+    | SaveUnheard
     | Verified
     | Rejected
     | Said

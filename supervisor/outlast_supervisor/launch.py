@@ -191,3 +191,10 @@ def policy_of(job: Job, launcher: Launcher) -> Policy:
         audit=job.audit,
         shielded=(launcher.signals or job.signals).mode == "outlast",
     )
+
+
+def told(error: BaseException | None, program: str) -> str:
+    """Why a program, or what it needs, could not be had."""
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}: {error.filename or program}"
+    return f"{error}: {program}"

@@ -87,6 +87,14 @@ def save_asked(state: Starting | Running, event: ev.SaveAsked, ctx: Context) -> 
     return state, (note, SignalWorker("save"))
 
 
+def save_unheard(state: Starting | Running, event: ev.SaveUnheard, ctx: Context) -> Step:
+    live = state.live
+    reason = f"no save: the command has no handler for {event.signal}, which would end it"
+    answers = [Answer(request, False, reason) for request in live.save_requests]
+    live = replace(live, save_wanted=(), wanted_at=None, save_requests=())
+    return replace(state, live=live), (Say(reason, "warning"), *answers)
+
+
 def stop_asked(state: Starting | Running, event: ev.StopAsked, ctx: Context) -> Step:
     ledger = replace(state.ledger, holding=event.source, stop_request=event.request)
     state = replace(state, ledger=ledger, live=replace(state.live, notice=event.source))

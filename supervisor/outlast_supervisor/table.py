@@ -96,6 +96,7 @@ _ALIVE: dict[type, Handler] = {
     ev.Reported: live.reported,
     ev.Saving: live.saving,
     ev.SaveFailed: live.save_failed,
+    ev.SaveUnheard: asked.save_unheard,
     ev.Looked: silence.looked,
     ev.Rejected: live.rejected,
     ev.Sick: live.sick,

@@ -175,6 +175,9 @@ def happenings() -> Iterator[ev.Event]:
     )
     for step in (None, 0, 100):
         yield ev.Attached(OTHER, 0, step, None)
+    yield ev.SaveUnheard("SIGUSR1")
+    for step, age in itertools.product((0, 90, 10**18), (0.5, -9.0)):
+        yield from (ev.Wrote("checkpoint", step, age), ev.Wrote("last.ckpt", step, age, numbered=False))
     for step, phase in itertools.product((None, 0, 1, 101, 10**18), (None, "train", "save", "odd")):
         yield ev.Reported(step, 10, "0.5", phase)
     yield from (ev.Saving(0), ev.Saving(10**18), seal, ev.Sealed(OWN, 100, 0, 0.0), ev.SaveFailed("ENOSPC"))

@@ -83,6 +83,7 @@ HAPPENINGS: dict[type, list[ev.Event]] = {
     ev.Saving: [ev.Saving(10)],
     ev.Sealed: [ev.Sealed("step-000000101.a0002", 101, 10, 0.1)],
     ev.SaveFailed: [ev.SaveFailed("ENOSPC")],
+    ev.SaveUnheard: [ev.SaveUnheard("SIGUSR1")],
     ev.Looked: [
         ev.Looked(0, None, None, None),
         ev.Looked(140, 0.1, ev.Sealed("step-000000130.a0002", 130, 10, 0.1), 0.5),
