@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,16 @@ if ROOT not in sys.path:
 
 # Under nohup, or behind a shell's "&", some signals come to us ignored, and everything that a test starts would
 # inherit that: a supervisor obeys it, and a test that waits for what the signal does would wait for ever.
-for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+_HEEDED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
+for _number in _HEEDED:
     if signal.getsignal(_number) is signal.SIG_IGN:
         with contextlib.suppress(ValueError):  # only the main thread may
             signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
@@ -28,6 +38,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 LIGHT = str(Path(__file__).parent / "e2e" / "scripts" / "light")
+
+
+@pytest.fixture(autouse=True)
+def own_handlers() -> Iterator[None]:
+    """A worker or command that ended within a test leaves signals ignored, or kept: the next one's would be, too."""
+    before = [(number, signal.getsignal(number)) for number in _HEEDED]
+    yield
+    for number, handler in before:
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,18 +9,6 @@ import pytest
 from tests.listening import Listener, Zygote
 
 from outlast_jobs.claim import claim
-
-_HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-
-
-@pytest.fixture(autouse=True)
-def own_handlers() -> Iterator[None]:
-    """A worker that ended within a test leaves signals ignored; the next one's would be as well."""
-    before = [(number, signal.getsignal(number)) for number in _HEEDED]
-    yield
-    for number, handler in before:
-        if handler is not None:
-            signal.signal(number, handler)
 
 
 @pytest.fixture
