@@ -150,6 +150,7 @@ def first_start(folder: Path, rounds: int) -> None:
 
 RELAY = """
 import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda number, frame: None)  # or it would not be passed on
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 open(sys.argv[1] + ".ready", "w").write("1\\n")
 with open(sys.argv[1], "a") as file:

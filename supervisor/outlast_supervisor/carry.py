@@ -281,7 +281,7 @@ class Carrier(Struct):
     def _signal_worker(self, role: str) -> None:
         number = self.launcher.signal_of(role)
         # our own child, not reaped yet: its pid cannot belong to anyone else
-        if self.worker_pid and role == "save" and not processes.handles(self.worker_pid, number):
+        if self.worker_pid and role == "save" and not processes.hears(self.worker_pid, number):
             self.loop.post(ev.SaveUnheard(signal.Signals(number).name))
         elif self.worker_pid:
             os.kill(self.worker_pid, number)

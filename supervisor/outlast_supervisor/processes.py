@@ -294,6 +294,11 @@ def handles(pid: int, number: int) -> bool:
     return _in_mask(pid, number, "SigCgt")
 
 
+def hears(pid: int, number: int) -> bool:
+    """Whether it has a handler, or its first thread blocks it, since another one or a ``signalfd`` waits for it."""
+    return _in_mask(pid, number, "SigCgt", "SigBlk")
+
+
 def _in_mask(pid: int, number: int, *masks: str) -> bool:
     bit = 1 << (number - 1)
     try:

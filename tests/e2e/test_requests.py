@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+from tests.e2e.bare import PYTHON, WAITS, bare, up
 from tests.e2e.conftest import MakeRun
 from tests.e2e.faulty import ends, plain, resumed
 from tests.e2e.harness import Run
@@ -170,3 +172,42 @@ def test_what_could_not_be_read_when_it_was_asked_is_read_later(make_run: MakeRu
     assert run.until(lambda: read_history(run.directory).answers.get(asked), "an answer").ok
     supervisor.send(signal.SIGTERM)
     assert supervisor.wait() == ExitCode.SAVED
+
+
+def test_a_request_to_save_ends_nothing(make_run: MakeRun) -> None:
+    """A command without a handler for its signal trains on, and who asked is told why."""
+    run = make_run(bare([PYTHON, "train.py"]), script=WAITS)
+    supervisor = run.start()
+    up(run)
+    worker = supervisor.worker()
+    asked = run.cli("save", str(run.directory.path))
+    assert asked.code == 1
+    assert "no handler for SIGUSR1, which would end it" in asked.err + asked.out
+    supervisor.send(signal.SIGUSR1)
+    supervisor.until(
+        lambda: supervisor.output.count("no save: the command has no handler") == 2, "the second word"
+    )
+    assert supervisor.worker() == worker
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait() == 75
+    assert len(run.attempts()) == 1
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "signal.signal(signal.SIGUSR1, lambda n, f: pathlib.Path('heard').touch()); pathlib.Path('up')",
+        "import threading; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); "
+        "wait = lambda: signal.sigwait([signal.SIGUSR1]) and pathlib.Path('heard').touch(); "
+        "threading.Thread(target=wait, daemon=True).start(); pathlib.Path('up')",
+    ],
+)
+def test_a_request_to_save_reaches_who_hears_it(make_run: MakeRun, how: str) -> None:
+    """A command without the library gets the signal where it has a handler, and where a thread waits for it."""
+    run = make_run(bare([PYTHON, "train.py"]), script=WAITS.replace("pathlib.Path('up')", how))
+    supervisor = run.start()
+    up(run)
+    supervisor.send(signal.SIGUSR1)
+    run.until(lambda: (run.folder / "heard").exists(), "the signal")
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.wait() == 75

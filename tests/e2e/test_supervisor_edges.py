@@ -169,36 +169,6 @@ def test_a_reload_does_not_send_the_running_worker_another_ones_signals(make_run
     assert (run.folder / "hup").exists()
 
 
-def test_a_request_to_save_ends_nothing(make_run: MakeRun) -> None:
-    """A command without a handler for its signal trains on, and who asked is told why; one with a handler gets it."""
-    run = make_run(bare([PYTHON, "train.py"]), script=WAITS)
-    supervisor = run.start()
-    up(run)
-    worker = supervisor.worker()
-    asked = run.cli("save", str(run.directory.path))
-    assert asked.code == 1
-    assert "no handler for SIGUSR1, which would end it" in asked.err + asked.out
-    supervisor.send(signal.SIGUSR1)
-    supervisor.until(
-        lambda: supervisor.output.count("no save: the command has no handler") == 2, "the second word"
-    )
-    assert supervisor.worker() == worker
-    supervisor.send(signal.SIGTERM)
-    assert supervisor.wait() == 75
-    assert len(run.attempts()) == 1
-    heard = WAITS.replace(
-        "pathlib.Path('up')",
-        "signal.signal(signal.SIGUSR1, lambda n, f: pathlib.Path('heard').touch()); pathlib.Path('up')",
-    )
-    run = make_run(bare([PYTHON, "train.py"]), script=heard)
-    supervisor = run.start()
-    up(run)
-    supervisor.send(signal.SIGUSR1)
-    run.until(lambda: (run.folder / "heard").exists(), "the signal")
-    supervisor.send(signal.SIGTERM)
-    assert supervisor.wait() == 75
-
-
 def test_a_second_interrupt_ends_what_ignores_the_first(make_run: MakeRun) -> None:
     """The first INT asks, the second kills; both have the exit code 75."""
     script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
