@@ -21,9 +21,8 @@ FINISH_PATIENCE, FINISH_RATE = 60.0, 20e6
 # seconds that it gets at the least, and that stay free before a deadline
 FINISH_LEAST, FINISH_SPARE = 1.0, 1.0
 WAITS = "have the command wait for what it starts (exec, or wait), and not put it into the background"
-SAVE_SILENT = (
-    30.0  # seconds without a word of more bytes after which a save is not waited for beyond the grace
-)
+# seconds without a word of more bytes after which a save is not waited for beyond the grace
+SAVE_SILENT = 30.0
 LAST_ACTS = 10.0  # and that a known end has to leave for what follows the worker's own
 EXAMINE_PATIENCE = 10.0  # for the traces of an attempt, where the supervisor has to end: the disk may be dead
 

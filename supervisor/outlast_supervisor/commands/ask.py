@@ -251,8 +251,7 @@ def _pin_alone(run: RunDirectory, name: str, remove: bool) -> str | None:
 
 def _show(run: RunDirectory, **changes: str | None) -> None:
     status = run.read_status()
-    if (
-        status is not None
-    ):  # the journal has just been written, whatever its last supervisor could not write there
+    if status is not None:
+        # the journal has just been written, whatever its last supervisor could not write there
         told = {"unjournaled": False, "warnings": [], "as_of": time.time()}
         run.write_status({**status, **changes, **told})
